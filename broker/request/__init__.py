@@ -1,0 +1,1 @@
+"""Step 1: what was asked. Values only; nothing here judges or acts."""
