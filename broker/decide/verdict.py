@@ -24,10 +24,15 @@ class Layer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The scope opened by an allowlisted invocation: what the processes below it may do."""
+    """The scope opened by an allowlisted invocation: what the processes below it may do.
+
+    `unrecognised` says that programs which nobody knows may start in it: they are no more than the code
+    that the operator agreed to. It is false where an ancestor task would not let them.
+    """
 
     entry: str
     effects: frozenset[Risk]
+    unrecognised: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,101 @@
+"""Step 3: an operator's profile, decoded and normalised.
+
+`broker.profiles` makes these from files; nothing here reads one. A Profile is a value: everything that the
+operator wrote and nothing of the machine it is used on.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+
+from broker.classify.risk import Risk
+
+# What a profile may name under `tools.disabled`. `shell` is enforced at the exec gate; the others are the
+# tools that agents are served.
+TOOLS = ("shell", "read_file", "write_file", "patch", "batch_patch", "delegate")
+
+# What a profile may name under `requires`, in the order people read them. All of them by default.
+LAYERS = ("network", "seccomp", "landlock", "exec_gate", "file_labels", "limits")
+
+# What no ceiling and no entry includes by itself.
+NEVER_IMPLIED = frozenset({Risk.UNKNOWN, Risk.BLOCKED})
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def up_to(ceiling: Risk) -> frozenset[Risk]:
+    """Return every class from safe to `ceiling`; unknown and blocked are never among them."""
+    return frozenset(risk for risk in Risk if risk <= ceiling) - NEVER_IMPLIED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowEntry:
+    """One exact invocation. `effects` are what its descendants may have beyond what every grant gives.
+
+    `cwd` is absolute, or relative to the workspace (None: anywhere in the workspace). `sha256` is the
+    digest of the program's file, in lower-case hexadecimal digits.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    sha256: str | None = None
+    effects: frozenset[Risk] = frozenset()
+
+    @property
+    def text(self) -> str:
+        """The entry as a command line, quoted where it must be."""
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What the task's environment gets: names passed in from the operator's, and values set."""
+
+    passed: tuple[str, ...] = ()
+    set: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSettings:
+    """What the container is to be. Sizes in bytes, times in seconds, None: no limit of ours.
+
+    `engine` is auto, docker or bubblewrap; `workspace` is direct or read-only. `read_only` are extra host
+    paths to show; `show` are names of secret-looking files not to mask.
+    """
+
+    engine: str = "auto"
+    image: str = ""
+    workspace: str = "direct"
+    read_only: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    memory: int | None = None
+    cpus: float | None = None
+    pids: int | None = 4096
+    time: float | None = None
+    tmp_size: int = 2 * GIB
+    shm_size: int = GIB
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A named permission envelope. `effects` is the final set: the ceiling's classes, then add and remove.
+
+    `denylist` holds token prefixes. `source` is the file it came from; `digest` is the SHA-256 of the
+    content (not of the file's bytes), so that two spellings of one profile have one digest.
+    """
+
+    name: str
+    description: str = ""
+    max_risk: Risk = Risk.SAFE
+    effects: frozenset[Risk] = frozenset({Risk.SAFE})
+    allowlist: tuple[AllowEntry, ...] = ()
+    denylist: tuple[tuple[str, ...], ...] = ()
+    disabled_tools: frozenset[str] = frozenset()
+    env: Environment = field(default_factory=Environment)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    requires: tuple[str, ...] = LAYERS
+    source: str = ""
+    digest: str = ""
