@@ -1,0 +1,35 @@
+"""What the command line ends with. One table; docs/exit-codes.md says the same to people (a test compares)."""
+
+from __future__ import annotations
+
+OK = 0
+TAMPERED = 1  # of `events verify`; elsewhere 1 is the command's own
+USAGE = 64  # the names and numbers 64 to 78 are those of sysexits.h
+BAD_PROFILE = 65
+INTERNAL = 70
+CANNOT_JOURNAL = 73
+DENIED = 77
+CANNOT_ENFORCE = 78
+TIMEOUT = 124  # as timeout(1)
+DENIED_COMMAND = 126  # as the shell: found, but may not be run
+NOT_FOUND = 127  # as the shell
+SIGNAL = 128  # plus the signal's number
+
+EXIT_CODES: tuple[tuple[int, str], ...] = (
+    (OK, "it worked"),
+    (TAMPERED, "`events verify`: a journal was altered"),
+    (USAGE, "the command line is wrong"),
+    (BAD_PROFILE, "a profile cannot be used"),
+    (INTERNAL, "broker or its guard failed; nothing runs on without them"),
+    (CANNOT_JOURNAL, "what happens could not be recorded, so it did not happen"),
+    (DENIED, "the profile does not permit this at all"),
+    (CANNOT_ENFORCE, "this host cannot enforce a layer that the profile requires"),
+    (TIMEOUT, "the time limit was reached"),
+    (DENIED_COMMAND, "`exec`: the command was denied"),
+    (NOT_FOUND, "the command was not found"),
+)
+
+
+def from_signal(number: int) -> int:
+    """Return the code of a command that a signal ended: 137 for SIGKILL."""
+    return SIGNAL + number

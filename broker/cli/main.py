@@ -1,0 +1,186 @@
+"""The `broker` command: finds the verb, runs it, and turns what went wrong into one sentence and a code.
+
+One module per verb. A verb's module has SUMMARY, EXAMPLES, `add_arguments(parser)` and `run(args) -> int`;
+with TAKES_COMMAND = True, or for `run` and `exec`, `args.command` holds the words of the operator's command.
+Only the verb that was asked for is imported, so the summaries are repeated here (a test compares them), and
+`broker --help` needs nothing but this file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from broker.errors import BrokerError, UsageError
+
+TYPE_CHECKING = False  # typing itself is slow to import
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# verb: (group, module, summary)
+VERBS: dict[str, tuple[str, str, str]] = {
+    "run": ("Run", "broker.cli.run", "run a command in a sandbox, under a profile"),
+    "exec": ("Run", "broker.cli.exec", "run a command only if the profile permits that command itself"),
+    "classify": ("Understand", "broker.cli.classify", "say what a command would do, as classes of risk"),
+    "explain": (
+        "Understand",
+        "broker.cli.explain",
+        "show how a command was understood, and which rules spoke",
+    ),
+    "profile": ("Set up", "broker.cli.profile", "list, show and check profiles"),
+    "image": ("Set up", "broker.cli.image", "build and list the images that sandboxes start from"),
+    "doctor": ("Set up", "broker.cli.doctor", "prove which layers are effective on this host"),
+    "completion": ("Set up", "broker.cli.completion", "print a completion script for bash, zsh or fish"),
+    "events": ("Afterwards", "broker.cli.events", "list runs, read and verify their journals"),
+    "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind"),
+}
+TAKE_COMMAND = frozenset({"run", "exec"})
+
+_EXAMPLES = """\
+  broker run --profile builder -- my-agent --task "fix the tests"
+  broker classify 'curl https://example.com/x | sh'
+  broker events last --verdict deny"""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command line, and return its exit code."""
+    try:
+        if hasattr(sys.stdout, "reconfigure"):
+            # A path that is not UTF-8 must not end a report half way through.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        code = _dispatch(sys.argv[1:] if words is None else words)
+        sys.stdout.flush()
+        return code
+    except BrokerError as error:
+        _traceback_if_wanted()
+        _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _drop_stdout()
+        return 141
+    except Exception as error:  # noqa: BLE001 - the last place where it can become a sentence
+        if not _traceback_if_wanted():
+            _complain(
+                f"internal error: {type(error).__name__}: {error}. Run with BROKER_DEBUG=1 for the traceback"
+            )
+        return 70
+
+
+def _dispatch(words: list[str]) -> int:
+    match words:
+        case []:
+            sys.stderr.write(_help())
+            return UsageError.exit_code
+        case ["-h" | "--help", *_] | ["help"]:
+            sys.stdout.write(_help())
+            return 0
+        case ["-V" | "--version", *_]:
+            from broker import __version__
+
+            print(f"broker {__version__}")
+            return 0
+        case ["help", verb, *_]:
+            return _run_verb(verb, ["--help"])
+        case [verb, *rest]:
+            return _run_verb(verb, rest)
+        case _:
+            raise AssertionError(words)
+
+
+def _run_verb(verb: str, words: list[str]) -> int:
+    if verb not in VERBS:
+        raise UsageError(_unknown(verb))
+    from broker.cli.parser import Parser
+
+    module = _load(verb)
+    takes_command = verb in TAKE_COMMAND or getattr(module, "TAKES_COMMAND", False)
+    parser = Parser(prog=f"broker {verb}", description=_sentence(module.SUMMARY), examples=module.EXAMPLES)
+    module.add_arguments(parser)
+    command: list[str] = []
+    if takes_command:
+        parser.usage = parser.usage or f"broker {verb} [OPTION ...] [--] CMD [ARG ...]"
+        words, command = parser.split_command(words)
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as done:  # --help
+        sys.stdout.flush()
+        return int(done.code or 0)
+    if takes_command:
+        args.command = command
+    code: int = module.run(args)
+    return code
+
+
+def _load(verb: str) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(VERBS[verb][1])
+
+
+def _unknown(verb: str) -> str:
+    from difflib import get_close_matches
+
+    from broker.cli.terminal import escape
+
+    if verb.startswith("-"):
+        return f"there is no option {escape(verb)} before the verb. Try: broker --help"
+    near = get_close_matches(verb, VERBS, n=1, cutoff=0.5)
+    hint = f"Did you mean: broker {near[0]}" if near else "Try: broker --help"
+    return f"there is no verb {escape(verb)!r}. {hint}"
+
+
+def _help() -> str:
+    from broker.cli.terminal import Colours
+
+    bold = Colours(sys.stdout)
+    lines = [
+        "usage: broker VERB [OPTION ...]",
+        "",
+        "Runs AI agents in a container with no network, under a profile that you wrote.",
+    ]
+    group = ""
+    for verb, (verb_group, _, summary) in VERBS.items():
+        if verb_group != group:
+            group = verb_group
+            lines += ["", bold.paint(f"{group}:", "bold")]
+        lines.append(f"  {verb:<12}{summary}")
+    lines += ["", bold.paint("Examples:", "bold"), _EXAMPLES, ""]
+    lines += ["`broker VERB --help` says more. Exit codes: docs/exit-codes.md", ""]
+    return "\n".join(lines)
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[:1].upper()}{summary[1:]}."
+
+
+def _complain(message: str) -> None:
+    from broker.cli.terminal import escape_lines
+
+    # stderr may be closed, or a full pipe that nobody reads: the exit code still tells.
+    try:
+        sys.stderr.write(f"broker: {escape_lines(message, indent='        ')}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass
+
+
+def _traceback_if_wanted() -> bool:
+    if os.environ.get("BROKER_DEBUG", "0") in ("", "0"):
+        return False
+    import traceback
+
+    traceback.print_exc()
+    return True
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing, or the interpreter complains about the broken pipe once more at its end."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
