@@ -54,14 +54,14 @@ class Journal:
     def create(cls, state_dir: Path, run_id: str | None = None, *, sync: Sync = Sync.ENDS) -> Self:
         """Make the journal of a new run. Raises JournalError with the remedy."""
         runs = prepare(state_dir)
-        for _ in range(16):
+        for _ in range(64):
             path = journal_path(state_dir, run_id or new_run_id())
             try:
                 descriptor = os.open(path, _OPEN | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError:
                 if run_id is not None:
                     raise JournalError(f"{path} exists: a run's journal has one writer, once") from None
-                continue  # two runs within a second drew the same number
+                continue  # two runs within 4 ms drew the same byte
             except OSError as error:
                 raise _cannot_write(path, error) from error
             _take(path, descriptor)

@@ -30,8 +30,12 @@ def state_dir() -> Path:
 
 
 def new_run_id() -> str:
-    """Return an id that sorts by time and is short enough to type: 20261130-043055-7f3a (UTC)."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """Return an id that sorts by time and is short enough to type: 20261130-043055-7f3a (UTC).
+
+    The last four digits are the 256th of the second and a random byte.
+    """
+    now = datetime.now(UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 256 // 1_000_000:02x}{secrets.token_hex(1)}"
 
 
 def journal_path(state: Path, run_id: str) -> Path:
