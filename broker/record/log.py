@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -31,9 +32,11 @@ def _make(choice: str) -> FilteringBoundLogger:
     form, _, level = choice.lower().partition(":")
     if form in _LEVELS:  # BROKER_LOG=debug is what people try first
         form, level = "console", form
-    threshold = 100 if form == "off" else _LEVELS.get(level, _LEVELS["warning"])
+    threshold = _LEVELS.get(level, _LEVELS["warning"])
     shown: structlog.typing.Processor
-    if form == "json":
+    if form == "off":
+        shown = _drop
+    elif form == "json":
         shown = structlog.processors.JSONRenderer(sort_keys=True, ensure_ascii=True)
     else:
         # Keys and values as `repr`, because a value can hold an escape sequence that an agent chose.
@@ -49,3 +52,9 @@ def _make(choice: str) -> FilteringBoundLogger:
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
     )
     return logger
+
+
+def _drop(logger: object, method: str, fields: MutableMapping[str, object]) -> NoReturn:
+    from structlog import DropEvent
+
+    raise DropEvent
