@@ -8,8 +8,8 @@ from broker.decide.trust import Trust
 
 __all__ = [
     "AllowEntry",
-    "Environment",
     "Envelope",
+    "Environment",
     "Profile",
     "SandboxSettings",
     "Trust",

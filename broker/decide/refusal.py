@@ -73,13 +73,13 @@ def denylisted(level: Envelope, question: Question, part: Part, prefix: tuple[st
         effects=part.effects,
         layer=Layer.DENYLIST,
         rule="denylist.prefix",
-        reason=f"{_capital(where)} denies every command that starts with `{shown}` (class {part.risk.label}).",
+        reason=f"{_capital(where)} denies every command that starts with `{shown}` ({part.risk.label}).",
         hint="Do without that command; only the operator can take it off the denylist.",
     )
 
 
 def beyond(level: Envelope, question: Question, worst: tuple[Risk, Part], refused: frozenset[Risk]) -> Deny:
-    """Refuse classes beyond the level's and the scope's. `worst` is the worst class and the part that has it."""
+    """Refuse classes beyond the level's and the scope's. `worst`: the worst class, and its part."""
     risk, part = worst
     reason = next((reason for reason in part.reasons if reason.risk is risk), None)
     because = f" ({_sentence(reason.text)})" if reason else ""

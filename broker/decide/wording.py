@@ -6,7 +6,6 @@ bytes that are not UTF-8 are escaped, and long text is shortened.
 
 from __future__ import annotations
 
-import difflib
 import posixpath
 import shlex
 from collections.abc import Iterable, Sequence
@@ -21,11 +20,11 @@ LONGEST = 200
 HINTS = {
     Risk.SAFE: "Ask the operator for a profile that permits this.",
     Risk.LOCAL_WRITE: "Change nothing: this task only reads. Report the change that you would make.",
-    Risk.CODE_EXECUTION: "Use plain commands that read or edit files, or ask the operator to list the command.",
+    Risk.CODE_EXECUTION: "Use plain commands that read or edit files. Only the operator can list more.",
     Risk.INSTALL: "Use what is installed, or tell the operator which packages the image should have.",
-    Risk.NETWORK_EGRESS: "There is no network here. Work with what is in the workspace, or report what you need.",
+    Risk.NETWORK_EGRESS: "There is no network. Work with what is in the workspace, or report what you need.",
     Risk.SYSTEM_WRITE: "Keep to the workspace and to $TMPDIR.",
-    Risk.PERSISTENCE: "Leave that place alone, and describe the change in your report: the operator can make it.",
+    Risk.PERSISTENCE: "Leave that place alone, and describe the change in your report for the operator.",
     Risk.DESTRUCTIVE: "Do it without destroying anything, or leave it to the operator.",
     Risk.UNKNOWN: "Write the command out plainly: a known program, no computed names, one step at a time.",
     Risk.BLOCKED: "Nothing permits this. Do the task another way.",
@@ -113,6 +112,8 @@ def similar_entries(argv: Sequence[str], profile: Profile, count: int = 3) -> tu
     """Return the allowlisted command lines that resemble `argv`, the likeliest first."""
     if not argv:
         return ()
+    import difflib  # slow to import, and wanted for refusals only
+
     wanted = command_line(argv)
     program = posixpath.basename(argv[0])
     scored = []

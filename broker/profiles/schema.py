@@ -1,0 +1,279 @@
+"""What a profile file may say, decoded strictly. In: a file's bytes. Out: tables, not yet judged.
+
+A file is JSON or TOML and holds one table, `profiles`, of profiles by name. An unknown key is an error that
+suggests the right one: a misspelt `denylist` that is silently ignored would permit what it was to deny.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.profiles.errors import ProfileInvalid
+from broker.profiles.suggest import closest, did_you_mean
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+# Where people look for a key by another tool's, or another section's, name.
+_ELSEWHERE = {
+    "allow": "allowlist",
+    "deny": "denylist",
+    "disabled": "tools.disabled",
+    "disabled_tools": "tools.disabled",
+    "engine": "sandbox.engine",
+    "image": "sandbox.image",
+    "workspace": "sandbox.workspace",
+    "memory": "sandbox.memory",
+    "timeout": "sandbox.time",
+    "time": "sandbox.time",
+    "environment": "env",
+    "pass": "env.pass",
+    "max_class": "max_risk",
+}
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a file."""
+
+
+class ToolsTable(_Table, frozen=True):
+    """`tools`: which tools a task does not have."""
+
+    disabled: tuple[str, ...] = ()
+
+
+class EntryTable(_Table, frozen=True):
+    """An allowlist entry with conditions."""
+
+    command: str
+    cwd: str | None = None
+    sha256: str | None = None
+    effects: tuple[str, ...] = ()
+
+
+class EffectsTable(_Table, frozen=True):
+    """`effects`: single classes added to, or removed from, the ceiling's."""
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class EnvTable(_Table, frozen=True):
+    """`env`: names passed in from the operator's environment, and values set."""
+
+    passed: tuple[str, ...] = msgspec.field(default=(), name="pass")
+    set: dict[str, str] = {}
+
+
+class SandboxTable(_Table, frozen=True):
+    """`sandbox`: the container. Sizes as bytes or "2G", times as seconds or "30m"."""
+
+    engine: str = "auto"
+    image: str = ""
+    workspace: str = "direct"
+    read_only: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    memory: int | str | None = None
+    cpus: int | float | None = None
+    pids: int | None = None
+    time: int | float | str | None = None
+    tmp_size: int | str | None = None
+    shm_size: int | str | None = None
+    output: int | str | None = None
+
+
+class ProfileTable(_Table, frozen=True):
+    """One profile."""
+
+    description: str = ""
+    max_risk: str = "safe"
+    tools: ToolsTable = ToolsTable()
+    allowlist: tuple[str | EntryTable, ...] = ()
+    denylist: tuple[str, ...] = ()
+    effects: EffectsTable = EffectsTable()
+    env: EnvTable = EnvTable()
+    sandbox: SandboxTable = SandboxTable()
+    requires: tuple[str, ...] | None = None
+
+
+_INNER: dict[str, type[_Table]] = {
+    "tools": ToolsTable,
+    "effects": EffectsTable,
+    "env": EnvTable,
+    "sandbox": SandboxTable,
+}
+
+
+class Source:
+    """A file's text, to find lines in."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.text = path, text
+
+    def wrong(self, problem: str, *keys: str) -> ProfileInvalid:
+        """Return the error for what stands at this path of keys, with the line if it can be told."""
+        return ProfileInvalid(self.path, problem, line=self._line(keys))
+
+    def _line(self, keys: tuple[str, ...]) -> int | None:
+        # Comment lines keep their length, so that positions stay right.
+        text = re.sub(r"(?m)^[ \t]*#.*$", lambda found: " " * len(found[0]), self.text)
+        position = 0
+        for key in keys:
+            quoted = re.escape(json.dumps(key)[1:-1])
+            found = re.compile(rf"(?<![\w-])[\"']?{quoted}[\"']?\s*(?=[=:.\]\"',}}])").search(text, position)
+            if found is None:
+                return None
+            position = found.end()
+        return text.count("\n", 0, position) + 1 if keys else None
+
+
+def decode_file(path: Path, content: bytes) -> tuple[Source, dict[str, dict[str, Any]]]:
+    """Return the file's profiles as tables by name, the tables not yet decoded.
+
+    Raises ProfileInvalid if the file as a whole is not a profile file.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ProfileInvalid(path, "it is not UTF-8 text. Save it as UTF-8", line=line) from None
+    source = Source(path, text)
+    if not text.strip():
+        raise ProfileInvalid(path, "it is empty; a profile file holds a table 'profiles'")
+    table = _parse(source)
+    if not isinstance(table, dict):
+        raise ProfileInvalid(path, "it must hold an object with the key 'profiles'")
+    for key in table:
+        if key != "profiles":
+            raise source.wrong(f"unknown key {key!r} at the top.{_top_level_hint(key)}", key)
+    profiles = table.get("profiles")
+    if not isinstance(profiles, dict):
+        raise ProfileInvalid(path, "it must hold a table 'profiles' of profiles by name")
+    if not profiles:
+        raise ProfileInvalid(path, "its table 'profiles' defines no profile")
+    for name, profile in profiles.items():
+        if not NAME.fullmatch(name):
+            raise source.wrong(
+                f"{name!r} cannot be a profile's name: use lower-case letters, digits, '.', '_' and '-', "
+                "beginning with a letter or digit",
+                name,
+            )
+        if not isinstance(profile, dict):
+            raise source.wrong(f"profile {name!r} must be a table", name)
+    return source, profiles
+
+
+def _top_level_hint(key: str) -> str:
+    fields = ProfileTable.__struct_fields__
+    if key in fields:
+        return f" It belongs into a profile: profiles.NAME.{key}"
+    near = closest(key, ("profiles",))
+    return f" Did you mean {near!r}?" if near else " The only key there is 'profiles'."
+
+
+def _parse(source: Source) -> Any:
+    path, text = source.path, source.text
+    try:
+        if path.suffix == ".json":
+            return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+    except json.JSONDecodeError as error:
+        problem = f"it is not JSON: {error.msg} (column {error.colno})"
+        raise ProfileInvalid(path, problem, line=error.lineno) from None
+    except _DuplicateKey as error:
+        raise source.wrong(
+            f"the key {error.key!r} stands twice in one object; remove one", error.key
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), ", str(error))
+        raise ProfileInvalid(
+            path, f"it is not TOML: {error}", line=int(found[1]) if found else None
+        ) from None
+    except RecursionError:
+        raise ProfileInvalid(path, "it is nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits, NaN
+        raise ProfileInvalid(path, f"it cannot be read: {error}") from None
+    raise ProfileInvalid(path, "a profile file's name must end in .toml or .json")
+
+
+class _DuplicateKey(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse what `json` would silently settle in favour of the last."""
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise _DuplicateKey(key)
+        table[key] = value
+    return table
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that means anything here")
+
+
+def decode_profile(source: Source, name: str, table: dict[str, Any]) -> ProfileTable:
+    """Return one profile's table, decoded. Raises ProfileInvalid for unknown keys and wrong types."""
+    _refuse_unknown(source, (name,), table, ProfileTable)
+    for key, inner in _INNER.items():
+        if isinstance(table.get(key), dict):
+            _refuse_unknown(source, (name, key), table[key], inner)
+    entries = table.get("allowlist")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            _refuse_unknown(source, (name, "allowlist"), entry, EntryTable)
+    try:
+        return msgspec.convert(table, ProfileTable, strict=True)
+    except msgspec.ValidationError as error:
+        problem, keys = _explain(str(error))
+        where = ".".join(keys)
+        said = f"{where}: {problem}" if where else problem
+        raise source.wrong(
+            f"profile {name!r}: {said}", name, *[re.sub(r"\[.*", "", k) for k in keys]
+        ) from None
+
+
+def _refuse_unknown(source: Source, keys: tuple[str, ...], table: dict[str, Any], kind: type[_Table]) -> None:
+    known = kind.__struct_encode_fields__
+    for key in table:
+        if key in known:
+            continue
+        section = ".".join(keys[1:])
+        inside = f"{section!r} of profile {keys[0]!r}" if section else f"profile {keys[0]!r}"
+        raise source.wrong(
+            f"unknown key {key!r} in {inside}.{_meant(key, known, top=not section)}", *keys, key
+        )
+
+
+def _meant(key: str, known: tuple[str, ...], *, top: bool) -> str:
+    near = closest(key, known)
+    if near is None and top and key.lower() in _ELSEWHERE:
+        return f" Did you mean {_ELSEWHERE[key.lower()]!r}?"
+    return did_you_mean(key, known)
+
+
+def _explain(message: str) -> tuple[str, list[str]]:
+    """Split msgspec's "Expected `str`, got `int` - at `$.tools.disabled[0]`" into sentence and keys."""
+    problem, _, place = message.partition(" - at `")
+    keys = [key for key in place.rstrip("`").removeprefix("$").split(".") if key]
+    names = {
+        "str": "text",
+        "int": "a whole number",
+        "float": "a number",
+        "array": "a list",
+        "object": "a table",
+    }
+    for plain, shown in names.items():
+        problem = problem.replace(f"`{plain}`", shown).replace(f"{plain} |", f"{shown} or")
+    problem = problem.replace(" | null`", "").replace("`", "")
+    return problem[:1].lower() + problem[1:], keys

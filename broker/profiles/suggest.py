@@ -1,0 +1,21 @@
+"""Find what somebody probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word nearest to `word`, or None if none is near."""
+    import difflib  # slow to import, and wanted for errors only
+
+    folded = {name.replace("-", "_").lower(): name for name in known}
+    near = difflib.get_close_matches(word.replace("-", "_").lower(), folded, n=1, cutoff=0.6)
+    return folded[near[0]] if near else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?`, or else a list of what is known, to end an error with."""
+    names = list(known)
+    near = closest(word, names)
+    return f" Did you mean {near!r}?" if near else f" Known: {', '.join(names)}."
