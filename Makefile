@@ -1,0 +1,51 @@
+# Every target prepares what it needs, says so, and is quick when it is there already.
+.PHONY: setup demo test check escape bench compat images clean help
+
+BROKER := .venv/bin/broker
+PYTEST := .venv/bin/python -m pytest
+# Images that the tests start containers from; built once, kept by the engine.
+TEST_IMAGES := base python
+
+help:  ## say what there is
+	@awk -F ':.*##' '/^[a-z]+:.*##/ { printf "  make %-9s%s\n", $$1, $$2 }' Makefile
+
+setup:  ## make .venv with broker in it, and the guard
+	@scripts/setup
+
+demo: setup  ## the main job on a real project, with bubblewrap
+	@scripts/need-bubblewrap
+	@scripts/demo
+
+images: setup  ## the images that the tests use
+	@scripts/need-docker
+	@$(BROKER) image build $(TEST_IMAGES)
+
+# A skipped engine test is a failure here: everything it needs was just made available.
+test: setup images  ## every test, on both engines
+	@scripts/need-bubblewrap
+	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -n 2 --dist loadgroup tests
+
+check: setup  ## lint, types, and the layering of the folders
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+escape: setup images  ## the attacks, on both engines
+	@scripts/need-bubblewrap
+	BROKER_REQUIRE_ENGINES=1 $(PYTEST) tests/escape
+
+# Tool chains are large: their image is built only for this.
+compat: setup images  ## what people run, inside and outside, compared
+	@scripts/need-bubblewrap
+	@$(BROKER) image build compat go node
+	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -m compat tests/compat
+
+bench: setup images  ## the figures of docs/benchmarks.md
+	@scripts/need-bubblewrap
+	.venv/bin/python -m benchmarks
+
+clean:  ## remove what the other targets made in this folder
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f broker/guard/guard
+	rm -rf broker/guard/build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,8 @@
+"""`python3 -m wordcount [FILE ...]`: print the ten most frequent words."""
+
+import fileinput
+
+from wordcount import most_common
+
+for entry in most_common(fileinput.input(encoding="utf-8"), 10):
+    print(f"{entry.count:6d} {entry.word}")

@@ -1,0 +1,79 @@
+"""What every test may ask for: a real engine, or a skip with its reason.
+
+On a user's machine a test that needs an engine which is not there is skipped. Where everything is meant to be
+there (BROKER_REQUIRE_ENGINES=1, as `make test` sets it, or CI=true) it fails instead: a skip would be silence.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers."""
+    config.addinivalue_line("markers", "needs_docker(image='base'): a Docker engine with this image")
+    config.addinivalue_line("markers", "needs_bubblewrap: bubblewrap, allowed to make its namespaces")
+    config.addinivalue_line("markers", "needs_root: the right to do anything on this machine")
+    config.addinivalue_line("markers", "compat: large tool chains; run by `make compat`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the large tool chains to `make compat`, which asks for them."""
+    if config.getoption("-m"):
+        return
+    large = [item for item in items if item.get_closest_marker("compat")]
+    if large:
+        config.hook.pytest_deselected(items=large)
+        items[:] = [item for item in items if item not in large]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or fail, a test whose engine is not there."""
+    for name, missing in NEEDS.items():
+        if (marker := item.get_closest_marker(name)) and (reason := missing(*marker.args, **marker.kwargs)):
+            if engines_required():
+                pytest.fail(f"{reason} (engines are required here)", pytrace=False)
+            pytest.skip(reason)
+
+
+def engines_required() -> bool:
+    """Whether a missing engine is a failure."""
+    return os.environ.get("BROKER_REQUIRE_ENGINES") == "1" or os.environ.get("CI") == "true"
+
+
+@functools.cache
+def docker_missing(image: str = "base") -> str | None:
+    """Say why no container of this image can be made, or None."""
+    from broker.enforce.docker_engine import DockerEngine
+
+    return DockerEngine().unavailable(image)
+
+
+@functools.cache
+def bubblewrap_missing() -> str | None:
+    """Say why bubblewrap cannot be used, or None. Asks it, because a host may have it and forbid it."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is missing. Run: scripts/need-bubblewrap"
+    tried = subprocess.run(
+        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True
+    )
+    return f"bubblewrap cannot work here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+@functools.cache
+def root_missing() -> str | None:
+    """Say that we are not root, or None."""
+    return None if os.geteuid() == 0 else "only root can do this"
+
+
+NEEDS: dict[str, Callable[..., str | None]] = {
+    "needs_docker": docker_missing,
+    "needs_bubblewrap": bubblewrap_missing,
+    "needs_root": root_missing,
+}
