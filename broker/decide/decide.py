@@ -169,10 +169,11 @@ def _is_shell(operation: Operation, assessment: Assessment) -> bool:
     if any(posixpath.basename(path) in _SHELLS for path in (operation.path, operation.program)):
         return True
     commands = [part.argv for part in assessment.parts if part.kind is PartKind.COMMAND]
-    return any(_names_a_shell(argv) for argv in (operation.argv, *commands))
+    return any(names_a_shell(argv) for argv in (operation.argv, *commands))
 
 
-def _names_a_shell(argv: tuple[str, ...]) -> bool:
+def names_a_shell(argv: tuple[str, ...]) -> bool:
+    """Tell whether an argv calls a shell, by its name or through a program that has one inside."""
     names = [posixpath.basename(word).lstrip("-") for word in argv[:2]]  # `-bash` is a login shell
     if not names:
         return False

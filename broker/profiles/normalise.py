@@ -149,7 +149,8 @@ class _Reader:
         if relative and table.sandbox.workspace != "read-only":
             raise self.wrong(
                 f"allowlist entry `{entry.command}`: {argv[0]} lies in the workspace, where the task can "
-                "rewrite it, so the entry never matches. List a program of the system, or make the workspace read-only",
+                "rewrite it, so the entry never matches. List a program of the system, "
+                "or make the workspace read-only",
                 "allowlist",
                 entry.command,
             )
