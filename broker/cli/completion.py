@@ -82,9 +82,9 @@ def _names(kind: str) -> list[str]:
             from broker.record.run_files import list_runs, state_dir
 
             return ["last", *(path.stem for path in list_runs(state_dir()))]
-        from broker.profiles.load import profile_names
+        from broker.profiles.load import BrokenProfile, list_profiles
 
-        return sorted(profile_names())
+        return [each.name for each in list_profiles() if not isinstance(each, BrokenProfile)]
     except (BrokerError, ImportError, OSError):
         return []
 
@@ -107,8 +107,8 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
     ]
     valued = [
         f"{verb}:{spelling}"
-        for verb, known in options.items()
-        for spellings, _, _, takes in known
+        for verb in sorted(TAKE_COMMAND)
+        for spellings, _, _, takes in options[verb]
         if takes
         for spelling in spellings
     ]

@@ -45,9 +45,7 @@ _EXAMPLES = """\
 def main(words: list[str] | None = None) -> int:
     """Run one command line, and return its exit code."""
     try:
-        if hasattr(sys.stdout, "reconfigure"):
-            # A path that is not UTF-8 must not end a report half way through.
-            sys.stdout.reconfigure(errors="backslashreplace")
+        _have_standard_streams()
         code = _dispatch(sys.argv[1:] if words is None else words)
         sys.stdout.flush()
         return code
@@ -66,6 +64,21 @@ def main(words: list[str] | None = None) -> int:
                 f"internal error: {type(error).__name__}: {error}. Run with BROKER_DEBUG=1 for the traceback"
             )
         return 70
+
+
+def _have_standard_streams() -> None:
+    """Make sure that 0, 1 and 2 are open: what we open next must not become somebody's stderr."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one (open(2))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+    if hasattr(sys.stdout, "reconfigure"):
+        # A path that is not UTF-8 must not end a report half way through.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _dispatch(words: list[str]) -> int:
@@ -128,7 +141,7 @@ def _unknown(verb: str) -> str:
         return f"there is no option {escape(verb)} before the verb. Try: broker --help"
     near = get_close_matches(verb, VERBS, n=1, cutoff=0.5)
     hint = f"Did you mean: broker {near[0]}" if near else "Try: broker --help"
-    return f"there is no verb {escape(verb)!r}. {hint}"
+    return f"there is no verb '{escape(verb)}'. {hint}"
 
 
 def _help() -> str:

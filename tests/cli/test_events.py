@@ -1,0 +1,319 @@
+"""An operator sees what happened, and whether the record of it can be trusted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.classify.risk import Assessment, Part, PartKind, Reason, Risk
+from broker.cli.events import count_denials, operation_text
+from broker.cli.main import main
+from broker.decide.verdict import Allow, Deny, Layer
+from broker.record import event
+from broker.record.denials import DenialLog
+from broker.record.journal import Journal, read
+from broker.request.operation import (
+    Connection,
+    Delegation,
+    Exec,
+    FileAction,
+    FileChange,
+    FileRead,
+    Operation,
+    ShellText,
+)
+
+Captured = pytest.CaptureFixture[str]
+
+CURL = Deny(
+    what="curl https://example.com",
+    effects=frozenset({Risk.NETWORK_EGRESS}),
+    layer=Layer.PROFILE,
+    rule="profile.max_risk",
+    reason="the profile permits up to local_write",
+    hint="work without the network",
+)
+
+
+def _assess(risk: Risk) -> Assessment:
+    reason = Reason(rule="program.x", risk=risk, text="x")
+    part = Part(kind=PartKind.COMMAND, effects=frozenset({risk}), reasons=(reason,))
+    return Assessment(parts=(part,), classifier="1", tables="ab")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BROKER_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("CLICOLOR_FORCE", raising=False)
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def run(state: Path) -> Path:
+    """A finished run with one allowed command, one denied three times, and a hostile name."""
+    with Journal.create(state, "20261130-043055-7f3a") as journal:
+        journal.append(
+            event.RUN_STARTED, profile="builder", command=["agent", "fix \x1b[2J it"], engine="docker"
+        )
+        allow = Allow(layer=Layer.PROFILE, rule="profile.max_risk", effects=frozenset({Risk.SAFE}))
+        journal.append(event.EXEC_DECIDED, **event.decided(Exec(argv=("ls",)), _assess(Risk.SAFE), allow))
+        curl = Exec(argv=("curl", "https://example.com"))
+        log = DenialLog(journal, "root/1")
+        for _ in range(3):
+            decided = event.decided(curl, _assess(Risk.NETWORK_EGRESS), CURL)
+            journal.append(event.EXEC_DECIDED, task="root/1", **decided)
+            log.add("exec", CURL)
+        log.finish()
+        journal.append(event.RUN_FINISHED, status="exited", exit_code=1, denials=log.total)
+    return journal.path
+
+
+def test_runs_are_listed_newest_first_with_result_and_denials(
+    state: Path, run: Path, capsys: Captured
+) -> None:
+    with Journal.create(state, "20261201-000000-0001") as running:
+        running.append(event.RUN_STARTED, profile="default", command=["true"])
+
+        assert main(["events"]) == 0
+
+    heading, newest, oldest = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["RUN", "WHEN", "(UTC)", "PROFILE", "RESULT", "DENIED", "COMMAND"]
+    assert newest.split()[0] == "20261201-000000-0001"
+    assert "default" in newest
+    assert "running" in newest
+    assert "exit 1" in oldest
+    assert oldest.endswith(r"  3  agent 'fix \x1b[2J it'")
+
+
+def test_no_runs_yet_is_said(state: Path, capsys: Captured) -> None:
+    assert main(["events"]) == 0
+    assert "No runs yet" in capsys.readouterr().out
+    assert not state.exists()
+
+
+def test_a_run_whose_broker_died_is_interrupted_and_its_denials_are_counted(
+    state: Path, capsys: Captured
+) -> None:
+    with Journal.create(state) as journal:
+        journal.append(event.RUN_STARTED, profile="builder", command=["agent"])
+        log = DenialLog(journal)
+        for _ in range(25):
+            log.add("exec", CURL)
+        log.add("write_file", CURL)
+
+    assert main(["events", "--json"]) == 0
+
+    row = json.loads(capsys.readouterr().out)
+    assert row["result"] == "interrupted"
+    assert row["denials"] == 11  # ten are recorded of the 25, and the other one
+
+
+def test_a_damaged_journal_is_listed_as_such(run: Path, capsys: Captured) -> None:
+    run.write_bytes(b"garbage\n")
+
+    assert main(["events"]) == 0
+    assert "damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "result"),
+    [
+        ({"exit_code": 0}, "ok"),
+        ({"exit_code": 3}, "exit 3"),
+        ({"signal": 9, "exit_code": 137}, "signal 9"),
+        ({"timed_out": True, "exit_code": 124}, "timed out"),
+        ({"oom": True, "signal": 9}, "out of memory"),
+        ({"status": "not started"}, "not started"),
+    ],
+)
+def test_results_are_told_apart(
+    fields: dict[str, object], result: str, state: Path, capsys: Captured
+) -> None:
+    with Journal.create(state) as journal:
+        journal.append(event.RUN_STARTED)
+        journal.append(event.RUN_FINISHED, **fields)
+
+    main(["events", "--json"])
+
+    assert json.loads(capsys.readouterr().out)["result"] == result
+
+
+def test_the_last_event_is_found_however_long_it_is(state: Path, capsys: Captured) -> None:
+    with Journal.create(state) as journal:
+        journal.append(event.RUN_STARTED)
+        journal.append(event.RUN_FINISHED, exit_code=0, note="n" * 300_000)
+
+    main(["events", "--json"])
+
+    assert json.loads(capsys.readouterr().out)["result"] == "ok"
+
+
+def test_only_the_newest_are_listed_unless_all_are_wanted(state: Path, capsys: Captured) -> None:
+    for number in range(25):
+        Journal.create(state, f"20261130-0430{number:02}-0000").close()
+
+    main(["events"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 22
+    assert "5 older" in lines[-1]
+
+    main(["events", "--all"])
+    assert len(capsys.readouterr().out.splitlines()) == 26
+
+
+# --- one run
+
+
+@pytest.mark.parametrize("word", ["last", "20261130-043055-7f3a", "2026", "7f3a"])
+def test_a_run_is_printed_readably(word: str, run: Path, capsys: Captured) -> None:
+    assert main(["events", word]) == 0
+
+    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    curl = "curl https://example.com [network_egress] (profile: profile.max_risk)"
+    why = "— the profile permits up to local_write"
+    assert lines == [
+        r"root run.started  agent 'fix \x1b[2J it' under profile builder engine=docker",
+        "root exec.decided  allow ls [safe] (profile: profile.max_risk)",
+        f"root/1 exec.decided  deny  {curl} {why}",
+        f"root/1 task.denied  exec: {curl} {why}",
+        f"root/1 exec.decided  deny  {curl} {why}",
+        f"root/1 exec.decided  deny  {curl} {why}",
+        "root/1 task.denied.repeated  exec: curl https://example.com ×3",
+        "root run.finished  denials=3 exit_code=1 status=exited",
+    ]
+
+
+def test_json_is_the_lines_as_they_are(run: Path, capsys: Captured) -> None:
+    assert main(["events", "last", "--json"]) == 0
+    assert capsys.readouterr().out.encode() == run.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        (["--type", "task.denied"], ["task.denied", "task.denied.repeated"]),
+        (["--type", "run"], ["run.started", "run.finished"]),
+        (["--type", "exec", "--verdict", "allow"], ["exec.decided"]),
+        (
+            ["--verdict", "deny"],
+            ["exec.decided", "task.denied", "exec.decided", "exec.decided", "task.denied.repeated"],
+        ),
+        (["--type", "run.started", "--type", "run.finished"], ["run.started", "run.finished"]),
+        (["--type", "runs"], []),
+    ],
+)
+def test_events_are_chosen_by_type_and_verdict(
+    options: list[str], types: list[str], run: Path, capsys: Captured
+) -> None:
+    assert main(["events", "last", "--json", *options]) == 0
+    assert [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()] == types
+
+
+def test_an_unknown_type_with_a_hostile_field_is_shown_safely(state: Path, capsys: Captured) -> None:
+    with Journal.create(state) as journal:
+        journal.append("new\x1b.type", **{"na\x1bme": "va\x1blue", "list": ["\u202e"], "raw": "\udcff"})
+
+    main(["events", "last"])
+
+    out = capsys.readouterr().out
+    assert all(char == "\n" or char.isprintable() for char in out)
+    assert r"raw=\xff" in out
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [
+        (ShellText(text="ls\n\x1b"), r"ls\n\x1b"),
+        (Exec(argv=("rm", "a b")), "rm 'a b'"),
+        (Delegation(profile="p", trust="t", argv=("agent",)), "agent"),
+        (FileChange(action=FileAction.RENAME, path="/a", other="/b"), "rename /a (/b)"),
+        (FileRead(path="/etc/shadow"), "read /etc/shadow"),
+        (Connection(address="1.1.1.1", port=53), "connect 1.1.1.1:53"),
+    ],
+)
+def test_each_kind_of_operation_has_its_words(operation: Operation, text: str) -> None:
+    assert operation_text(event.plain(operation)) == text
+
+
+def test_wrong_words_are_usage_errors(run: Path, capsys: Captured) -> None:
+    assert main(["events", "nope"]) == 64
+    assert main(["events", "last", "last"]) == 64
+    assert main(["events", "verify", "--all", "last"]) == 64
+    assert "no run is called 'nope'" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_journal_is_a_clear_error(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["events", str(tmp_path / "missing.jsonl")]) == 73
+    assert "cannot read" in capsys.readouterr().err
+
+
+# --- verifying
+
+
+def test_an_intact_run_verifies_with_its_head(run: Path, capsys: Captured) -> None:
+    assert main(["events", "verify"]) == 0
+
+    out = capsys.readouterr().out
+    assert "ok  8 events" in out
+    assert event.digest(run.read_bytes().splitlines()[-1]) in out
+
+
+def test_a_tampered_run_is_exit_1_and_says_where(state: Path, run: Path, capsys: Captured) -> None:
+    with Journal.create(state) as other:
+        other.append(event.RUN_FINISHED)
+    run.write_bytes(run.read_bytes().replace(b'"deny"', b'"allow"', 1))
+
+    assert main(["events", "verify", "--all"]) == 1
+
+    good, bad = sorted(capsys.readouterr().out.splitlines(), reverse=True, key=lambda line: "ok" in line)
+    assert "ok" in good
+    assert "TAMPERED  line 4: it does not follow from line 3" in bad
+    assert main(["events", "verify", other.run]) == 0
+
+
+def test_a_torn_line_is_told_from_tampering(run: Path, capsys: Captured) -> None:
+    lines = run.read_bytes().splitlines(keepends=True)
+    run.write_bytes(b"".join(lines[:4]) + lines[4][:30])
+
+    assert main(["events", "verify", str(run)]) == 0
+
+    out = capsys.readouterr().out
+    assert "a torn last line of 30 bytes" in out
+    assert "unfinished: broker died, or lines were cut from the end" in out
+
+
+def test_verification_as_json(run: Path, capsys: Captured) -> None:
+    run.write_bytes(b"".join(run.read_bytes().splitlines(keepends=True)[1:]))
+
+    assert main(["events", "verify", "last", "--json"]) == 1
+
+    row = json.loads(capsys.readouterr().out)
+    assert (row["ok"], row["events"], row["problem"]["line"]) == (False, 0, 1)
+
+
+def test_a_run_in_progress_is_said_to_be_running(state: Path, capsys: Captured) -> None:
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom broker.record.journal import Journal\n"
+        "journal = Journal.create(Path(sys.argv[1])); journal.append('run.started')\n"
+        "print(journal.path, flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(state)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        main(["events", "verify"])
+        process.send_signal(signal.SIGKILL)
+
+    assert "still running" in capsys.readouterr().out
+    main(["events", "verify"])
+    assert "unfinished" in capsys.readouterr().out
+
+
+def test_denials_are_counted_with_their_repetitions(run: Path) -> None:
+    assert count_denials(read(run)) == 3
