@@ -219,12 +219,12 @@ def _fish(options: dict[str, tuple[Option, ...]]) -> str:
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in spellings
             )
             line = f"complete -c broker {seen} {names} -d {_fish_quote(text)}"
-            if takes:
-                line += " -r"
             if "--profile" in spellings:
-                line += " -a '(broker completion --names profiles 2>/dev/null)'"
+                line += " -x -a '(broker completion --names profiles 2>/dev/null)'"
             elif choices:
-                line += f" -a {_fish_quote(' '.join(choices))}"
+                line += f" -x -a {_fish_quote(' '.join(choices))}"
+            elif takes:
+                line += " -r"
             lines.append(line)
         if verb in TAKE_COMMAND:
             lines.append(f"complete -c broker {seen} -a '(__fish_complete_subcommand)'")
