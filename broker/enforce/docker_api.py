@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from typing import TYPE_CHECKING
 
 from broker.errors import HostCannotEnforce
@@ -21,6 +22,7 @@ NEWEST_API = (1, 47)
 # Seconds for one answer. A create or start on a loaded machine takes single seconds.
 TIMEOUT = 60
 START_IT = "Start it (systemctl start docker), or use --engine bubblewrap"
+JOIN_GROUP = 'Join its group (sudo usermod -aG docker "$USER", then log in again), or use --engine bubblewrap'
 NEED_LOCAL = "Use an engine that runs on this machine itself, or --engine bubblewrap"
 
 
@@ -38,17 +40,20 @@ def connect(address: str) -> APIClient:
     """
     if not address.startswith("unix://"):
         raise HostCannotEnforce("docker", f"the engine at {address} is not on this machine", NEED_LOCAL)
+    path = address.removeprefix("unix://")
+    _knock(path)
     import docker
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
-    path = address.removeprefix("unix://")
     try:
         # Any version that every supported engine knows, for the one question that settles the real one.
         client = docker.APIClient(base_url=address, version=_text(OLDEST_API), timeout=TIMEOUT)
         facts = client.version(api_version=False)
     except (DockerException, RequestException) as error:
-        raise HostCannotEnforce("docker", _no_answer(path, error), _remedy(path)) from error
+        raise HostCannotEnforce(
+            "docker", f"the Docker engine at {path} does not answer ({type(error).__name__})", START_IT
+        ) from error
 
     if facts.get("KernelVersion") != os.uname().release:
         raise HostCannotEnforce(
@@ -81,17 +86,20 @@ def _text(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def _no_answer(path: str, error: Exception) -> str:
-    if not os.path.exists(path):
-        return f"no Docker engine runs here ({path} does not exist)"
-    if not os.access(path, os.R_OK | os.W_OK):
-        return f"you may not talk to the Docker engine ({path} is not yours to open)"
-    return f"the Docker engine at {path} does not answer ({type(error).__name__})"
-
-
-def _remedy(path: str) -> str:
-    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
-        return (
-            'Join its group (sudo usermod -aG docker "$USER", then log in again), or use --engine bubblewrap'
-        )
-    return START_IT
+def _knock(path: str) -> None:
+    """Raise HostCannotEnforce if nobody is at the socket. Spares the SDK's import where no engine is."""
+    try:
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.settimeout(TIMEOUT)
+            knock.connect(path)
+    except FileNotFoundError:
+        raise HostCannotEnforce(
+            "docker", f"no Docker engine runs here ({path} does not exist)", START_IT
+        ) from None
+    except PermissionError:
+        raise HostCannotEnforce(
+            "docker", f"you may not talk to the Docker engine ({path} is not yours to open)", JOIN_GROUP
+        ) from None
+    except OSError as error:
+        why = f"no Docker engine answers at {path} ({error.strerror or error})"
+        raise HostCannotEnforce("docker", why, START_IT) from None

@@ -37,7 +37,7 @@ LINK = "link.sock"
 MASK = ".masked"
 # Seconds: for the guard's connection after the engine said "started", and for it to die after SHUTDOWN.
 CONNECT_DEADLINE = 20.0
-DEATH_DEADLINE = 5.0
+DEATH_DEADLINE = 2.0
 # struct ucred: pid, uid, gid (unix(7)).
 UCRED = struct.Struct("iII")
 USE_BUBBLEWRAP = "Use --engine bubblewrap"

@@ -1,0 +1,121 @@
+"""What an operator sees of a run: a header, each refusal as it happens, a summary. All on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+
+from broker.cli.terminal import Colours, escape, shorten
+from broker.decide.verdict import Deny
+from broker.record.denials import DenialRow
+from broker.supervisor import Header
+from broker.task.result import Result
+
+MARGIN = "        "
+
+
+class Reporter:
+    """Prints a run. `live`: refusals appear at once (not while a full-screen program has the terminal)."""
+
+    def __init__(self, *, quiet: bool, live: bool) -> None:
+        """Write to stderr, in colour if it is a terminal."""
+        self._quiet = quiet
+        self._live = live
+        self._colours = Colours(sys.stderr)
+
+    def started(self, header: Header) -> None:
+        """Print what is effective."""
+        if self._quiet:
+            return
+        paint = self._colours.paint
+        profile = header.profile
+        entries = f", {len(profile.allowlist)} exact invocations" if profile.allowlist else ""
+        lines = [
+            f"{paint('broker', 'bold')}  profile {paint(profile.name, 'bold')} (up to {profile.max_risk.label}{entries})"
+            f" · engine {header.engine} ({header.engine_why})",
+            f"{MARGIN}layers   {self._layers(header)}",
+            f"{MARGIN}sees     {self._workspace(header)}",
+        ]
+        lines += [f"{MARGIN}note     {note}" for note in header.workspace.notes]
+        self._write("\n".join(lines) + "\n")
+
+    def _layers(self, header: Header) -> str:
+        words = []
+        for layer in header.layers:
+            name = layer.name.replace("_", " ")
+            if layer.name == "landlock" and layer.effective:
+                name += f" {layer.evidence.partition(';')[0]}"
+            elif layer.name == "network" and layer.effective:
+                name = "no network"
+            elif layer.name == "limits":
+                name = f"limits {layer.evidence}" if layer.evidence.startswith("by") else "limits watched"
+            words.append(name if layer.effective else self._colours.paint(f"{name}: NOT effective", "red"))
+        return " · ".join(words)
+
+    def _workspace(self, header: Header) -> str:
+        space = header.workspace
+        text = f"{escape(space.path)} ({'read-only' if space.read_only else 'writable'})"
+        if space.protected and not space.read_only:
+            text += f" · protected: {self._some(space.protected, space.path)}"
+        if space.masked:
+            text += f" · shown empty: {self._some(space.masked, space.path)}"
+        return text
+
+    @staticmethod
+    def _some(paths: tuple[str, ...], workspace: str) -> str:
+        names = [escape(os.path.relpath(path, workspace)) for path in paths[:4]]
+        more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
+        return ", ".join(names) + more
+
+    def denied(self, tool: str, denial: Deny) -> None:
+        """Print one refusal as it happens."""
+        if self._quiet or not self._live:
+            return
+        row: DenialRow = {
+            "tool": tool, "what": denial.what, "class": denial.risk.label,
+            "effects": [risk.label for risk in sorted(denial.effects)], "reason": denial.reason,
+            "rule": denial.rule, "layer": denial.layer.value, "hint": denial.hint,
+            "approvable": denial.approvable, "count": 1,
+        }  # fmt: skip
+        self._write(denial_lines(row, self._colours))
+
+    def finished(self, result: Result) -> None:
+        """Print the summary."""
+        if self._quiet:
+            return
+        if not self._live:
+            for row in result.denials:
+                self._write(denial_lines(row, self._colours))
+        paint = self._colours.paint
+        how = f"exit {result.exit_code}" if result.signal is None else result.signal
+        words = [f"{result.status}: {how}" + (f" ({result.reason})" if result.reason else "")]
+        if result.usage:
+            words.append(f"{result.usage['wall_seconds']:.1f} s, {int(result.usage['peak_memory']) >> 20} MiB at most")
+        if result.denied_count:
+            counts = Counter[str]()
+            for row in result.denials:
+                counts[row["class"]] += row["count"]
+            by_class = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+            words.append(paint(f"{result.denied_count} refused ({by_class})", "red"))
+        else:
+            words.append("nothing refused")
+        self._write(
+            f"{paint('broker', 'bold')}  {' · '.join(words)}\n"
+            f"{MARGIN}journal  {result.journal}  (read it: broker events {result.run})\n"
+        )
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def denial_lines(row: DenialRow, colours: Colours) -> str:
+    """Return a refusal in three short lines: what and which class, why, what to do instead."""
+    times = f"  ×{row['count']}" if row["count"] > 1 else ""
+    return (
+        f"{colours.paint('denied', 'red', 'bold')}  {colours.risk(row['class'])}  {shorten(escape(row['what']), 100)}{times}\n"
+        f"{MARGIN}{escape(row['reason'])}  [{row['rule']} · {row['layer']}]\n"
+        f"{MARGIN}→ {escape(row['hint'])}\n"
+    )

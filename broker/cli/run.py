@@ -1,0 +1,113 @@
+"""`broker run`: start an agent, or one of its sub-tasks, in a sandbox under a profile."""
+
+from __future__ import annotations
+
+import argparse
+
+SUMMARY = "run a command in a sandbox, under a profile"
+EXAMPLES = """
+broker run --profile builder -- my-agent --task "fix the tests"
+broker run --profile research -- bash -c 'git log --oneline | head'
+broker run --engine bubblewrap --timeout 10m -- python3 agent.py
+broker run --json --profile adversary -- ./review.sh > result.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_sandbox_arguments(parser)
+    terminal = parser.add_mutually_exclusive_group()
+    terminal.add_argument("--tty", action="store_true", default=None, dest="tty",
+                          help="give the command a terminal of its own (default: when stdin and stdout are one)")  # fmt: skip
+    terminal.add_argument("--no-tty", action="store_false", dest="tty", help="use pipes even on a terminal")
+
+
+def add_sandbox_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `run` and `exec` share."""
+    parser.add_argument("-p", "--profile", default="default", metavar="NAME",
+                        help="the profile that the command and all it starts live under (default: default)")  # fmt: skip
+    parser.add_argument("-w", "--workspace", default=".", metavar="DIR",
+                        help="the folder that the task sees and may change (default: this one)")  # fmt: skip
+    parser.add_argument("--engine", choices=("auto", "docker", "bubblewrap"), default="auto",
+                        help="what makes the container (default: what the profile says)")  # fmt: skip
+    parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted",
+                        help="untrusted clamps the task to local_write at most")  # fmt: skip
+    parser.add_argument("--timeout", metavar="TIME", help="end the task after this time: 90, 30s, 10m, 2h")
+    parser.add_argument("--profile-dir", action="append", default=[], metavar="DIR",
+                        help="search profiles here first; may be repeated")  # fmt: skip
+    parser.add_argument("--json", action="store_true",
+                        help="print the result as one JSON object on stdout; the command's own stdout goes to stderr")  # fmt: skip
+    parser.add_argument("--result", metavar="FILE", help="write the result as JSON to FILE; the streams stay as they are")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print neither header, denials nor summary")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Returns its exit code, or one of ours (docs/exit-codes.md)."""
+    import sys
+
+    if not args.command:
+        from broker.errors import UsageError
+
+        raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
+    terminal = args.tty
+    if terminal is None:
+        terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json
+    return carry_out(args, judged=False, terminal=terminal)
+
+
+def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
+    """Do what `run` and `exec` share: load, run, report."""
+    import os
+
+    from broker.cli.report import Reporter
+    from broker.decide.trust import Trust
+    from broker.profiles.load import load_profile
+    from broker.supervisor import RunRequest, Watcher
+    from broker.supervisor import run as supervise
+
+    profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
+    reporter = Reporter(quiet=args.quiet, live=not terminal)
+    request = RunRequest(
+        argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
+        trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
+        stdout=2 if args.json else 1, seconds=_seconds(args.timeout),
+    )  # fmt: skip
+    result = supervise(request, Watcher(started=reporter.started, denied=reporter.denied))
+    reporter.finished(result)
+    write_result(args, result.as_dict())
+    return result.exit_code
+
+
+def write_result(args: argparse.Namespace, result: dict[str, object]) -> None:
+    """Print or write the result where it was asked for."""
+    import json
+    from pathlib import Path
+
+    text = json.dumps(result)
+    if args.json:
+        print(text)
+    if args.result:
+        Path(args.result).write_text(text + "\n", encoding="ascii")
+
+
+def _stdin() -> int:
+    """Return our stdin, or -1 when there is none: then the command reads an empty one."""
+    import os
+
+    try:
+        os.fstat(0)
+    except OSError:
+        return -1
+    return 0
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from broker.errors import UsageError
+    from broker.profiles.quantity import parse_time
+
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout {text}: {error}") from None

@@ -1,0 +1,323 @@
+"""Step 4: the streams and signals between the operator's terminal and a process in the sandbox.
+
+Descriptors of the host never go inside: a file opened for appending could be rewritten through one, a
+terminal could be typed into. What goes inside is a pipe's end, or a terminal made by the container itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from broker.enforce.sandbox import Process, Sandbox
+
+CHUNK = 1 << 18
+GRACE_SECONDS = 5.0
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(slots=True)
+class Ending:
+    """How an attachment ended. `interrupted` is the signal that the broker itself was ended by, or 0."""
+
+    timed_out: bool = False
+    output_exceeded: bool = False
+    memory_exceeded: bool = False
+    interrupted: int = 0
+
+
+class OutputBudget:
+    """Counts what all streams of a task have written. `exceeded` is set when the cap is passed."""
+
+    def __init__(self, cap: int | None, notify: Callable[[], None]) -> None:
+        """Start at zero; `notify` is called once, from a stream's thread."""
+        self._left = cap
+        self._lock = threading.Lock()
+        self._notify = notify
+        self.exceeded = False
+        self.written = 0
+
+    def take(self, count: int) -> int:
+        """Return how many of `count` bytes may still be shown."""
+        with self._lock:
+            allowed = count if self._left is None else min(count, self._left)
+            self.written += allowed
+            if self._left is not None:
+                self._left -= allowed
+            if allowed < count and not self.exceeded:
+                self.exceeded = True
+                self._notify()
+            return allowed
+
+
+def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
+    """Copy until the source ends, without a copy through this process where the kernel can splice.
+
+    Closes `source`. A target that is closed (EPIPE) ends the copy: the writer then gets SIGPIPE, as it
+    would without a broker.
+    """
+    spliceable = budget is None or budget._left is None  # a cap needs to see the bytes
+    try:
+        while True:
+            if spliceable:
+                try:
+                    moved = os.splice(source, target, CHUNK)
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS):
+                        raise
+                    spliceable = False
+                    continue
+                if moved == 0:
+                    return
+                if budget is not None:
+                    budget.take(moved)
+                continue
+            data = os.read(source, CHUNK)
+            if not data:
+                return
+            if budget is not None:
+                data = data[: budget.take(len(data))]
+            write_all(target, data)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
+            raise
+    finally:
+        os.close(source)
+
+
+def write_all(target: int, data: bytes) -> None:
+    """Write all of it, also to a descriptor that somebody made non-blocking."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(target, view) :]
+        except BlockingIOError:
+            select.select([], [target], [])
+
+
+def feed_stdin(source: int, target: int) -> None:
+    """Copy our stdin into the process's, and close its end when ours ends."""
+    try:
+        with contextlib.suppress(OSError):
+            while data := os.read(source, 65536):
+                write_all(target, data)
+    finally:
+        os.close(target)
+
+
+class Streams:
+    """Three pipes: the inside ends to hand over, the outside ends served by threads."""
+
+    def __init__(self, stdin: int, stdout: int, stderr: int, budget: OutputBudget) -> None:
+        """Open the pipes. A stdin of -1 gives the process an empty one."""
+        in_read, in_write = os.pipe2(os.O_CLOEXEC)
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(out_read, fcntl.F_SETPIPE_SZ, 1 << 20)
+        self.inside = (in_read, out_write, err_write)
+        self._outputs = [
+            threading.Thread(target=copy_stream, args=(out_read, stdout, budget), daemon=True),
+            threading.Thread(target=copy_stream, args=(err_read, stderr, budget), daemon=True),
+        ]
+        if stdin < 0:
+            os.close(in_write)
+            self._input = None
+        else:
+            self._input = threading.Thread(target=feed_stdin, args=(stdin, in_write), daemon=True)
+
+    def start(self) -> None:
+        """Close the inside ends (the process has them now) and serve the outside ones."""
+        for descriptor in self.inside:
+            os.close(descriptor)
+        for thread in (*self._outputs, *([self._input] if self._input else [])):
+            thread.start()
+
+    def drain(self, seconds: float) -> None:
+        """Wait until all output is delivered, or `seconds` are over (a reader of ours that is stuck)."""
+        deadline = time.monotonic() + seconds
+        for thread in self._outputs:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@contextlib.contextmanager
+def signals_as_events() -> Iterator[int]:
+    """Turn the signals that people send into bytes on a descriptor. Only the main thread can do this."""
+    if threading.current_thread() is not threading.main_thread():
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            yield reader
+        finally:
+            os.close(reader)
+            os.close(writer)
+        return
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    caught = (*FORWARDED, signal.SIGWINCH, signal.SIGCONT)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in caught}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What the waiting loop looks at besides the process."""
+
+    deadline: float | None
+    ending: Ending
+    budget: OutputBudget | None
+    memory_exceeded: Callable[[], bool]
+    stop_at: float | None = None
+
+    def timeout(self) -> float | None:
+        times = [moment for moment in (self.deadline, self.stop_at) if moment is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def must_kill(self) -> bool:
+        now = time.monotonic()
+        if self.budget is not None and self.budget.exceeded:
+            self.ending.output_exceeded = True
+        elif self.memory_exceeded():
+            self.ending.memory_exceeded = True
+        elif self.deadline is not None and now >= self.deadline:
+            self.ending.timed_out = True
+        elif self.stop_at is None or now < self.stop_at:
+            return False
+        return True
+
+
+def wait_attached(
+    sandbox: Sandbox, process: Process, *, seconds: float | None, wake: int, budget: OutputBudget | None,
+    memory_exceeded: Callable[[], bool], signals: int,
+) -> Ending:  # fmt: skip
+    """Wait for the process's end, forward signals, and stop waiting at a limit.
+
+    `wake` becomes readable when the budget or the memory watch has something to say. Returns how it ended;
+    killing the rest is the caller's.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    watch = _Watch(deadline, Ending(), budget, memory_exceeded)
+    while not process.over:
+        ready, _, _ = select.select([process.changed, wake, signals], [], [], watch.timeout())
+        if signals in ready:
+            _forward(sandbox, process, os.read(signals, 256), watch)
+        if process.changed in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(process.changed)
+        if not process.over and watch.must_kill():
+            break
+    return watch.ending
+
+
+def _forward(sandbox: Sandbox, process: Process, numbers: bytes, watch: _Watch) -> None:
+    for number in numbers:
+        if number in FORWARDED:
+            sandbox.signal(process, number, group=True)
+            if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) and watch.stop_at is None:
+                if number != signal.SIGINT:
+                    watch.stop_at = time.monotonic() + GRACE_SECONDS
+                watch.ending.interrupted = number
+
+
+# The terminal
+
+
+def terminal_size(descriptor: int) -> tuple[int, int]:
+    """Return (rows, columns) of a terminal."""
+    packed = fcntl.ioctl(descriptor, termios.TIOCGWINSZ, b"\0" * 8)
+    rows, columns, _, _ = struct.unpack("HHHH", packed)
+    return rows or 24, columns or 80
+
+
+def serve_terminal(
+    sandbox: Sandbox, process: Process, *, stdin: int, stdout: int, seconds: float | None, wake: int,
+    budget: OutputBudget, memory_exceeded: Callable[[], bool], signals: int,
+) -> Ending:  # fmt: skip
+    """Connect our terminal with the process's until it ends. Ours is raw meanwhile, and restored always."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    watch = _Watch(deadline, Ending(), budget, memory_exceeded)
+    saved = termios.tcgetattr(stdin)
+    master = process.terminal
+    sources = {stdin, master, process.changed, wake, signals}
+    tty.setraw(stdin, termios.TCSANOW)
+    try:
+        while not process.over:
+            ready, _, _ = select.select(list(sources), [], [], watch.timeout())
+            if signals in ready:
+                for number in os.read(signals, 256):
+                    if number == signal.SIGWINCH:
+                        _resize(stdin, master)
+                    elif number in FORWARDED:
+                        _forward(sandbox, process, bytes([number]), watch)
+            if master in ready and not _pump(master, stdout, budget):
+                sources.discard(master)
+            if stdin in ready and not _pump(stdin, master, None):
+                sources.discard(stdin)
+            if process.changed in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(process.changed)
+                if process.stopped:
+                    _suspend(sandbox, process, stdin, saved)
+            if not process.over and watch.must_kill():
+                break
+        return watch.ending
+    finally:
+        if master in sources:
+            _drain_terminal(master, stdout, budget)
+        termios.tcsetattr(stdin, termios.TCSADRAIN, saved)
+
+
+def _pump(source: int, target: int, budget: OutputBudget | None) -> bool:
+    """Move what is there. Returns False when the source is at its end."""
+    try:
+        data = os.read(source, 65536)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # EIO: the last process with this terminal has closed it
+    if not data:
+        return False
+    if budget is not None:
+        data = data[: budget.take(len(data))]
+    with contextlib.suppress(OSError):
+        write_all(target, data)
+    return True
+
+
+def _drain_terminal(master: int, stdout: int, budget: OutputBudget) -> None:
+    """Show what was written before the end."""
+    while select.select([master], [], [], 0)[0] and _pump(master, stdout, budget):
+        pass
+
+
+def _resize(stdin: int, master: int) -> None:
+    rows, columns = terminal_size(stdin)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _suspend(sandbox: Sandbox, process: Process, stdin: int, saved: list[object]) -> None:
+    """The process was stopped (Ctrl-Z): stop too, and go on when the operator's shell says `fg`."""
+    termios.tcsetattr(stdin, termios.TCSADRAIN, saved)  # type: ignore[arg-type]
+    os.kill(os.getpid(), signal.SIGSTOP)
+    tty.setraw(stdin, termios.TCSANOW)
+    process.stopped = 0
+    _resize(stdin, process.terminal)
+    sandbox.signal(process, signal.SIGCONT, group=True)

@@ -1,0 +1,207 @@
+"""Step 4: the embedded engine. It needs no image, no daemon and no root, and starts in milliseconds.
+
+The system directories are the host's own, read-only: what a tool chain needs, never `/` and never a home.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+from broker.enforce.engine import Plan
+from broker.enforce.etc_view import etc_view
+from broker.enforce.limits import Cgroup
+from broker.enforce.runtime import runtime_base, sweep_task_folders
+from broker.errors import HostCannotEnforce
+
+# Folders of a merged-/usr system are links into /usr; where they are real folders they are shown as such.
+SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+START_SECONDS = 20.0
+_CREDENTIALS = struct.Struct("iII")
+
+
+class BubblewrapContainer:
+    """A bubblewrap process and the guard that it became."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, cgroup: Cgroup | None) -> None:
+        """Take over a started process. `init_pid` is known once the guard has spoken."""
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+        self._cgroup = cgroup
+        self.link = link
+        self.init_pid = 0
+        self.limits_by = "cgroup" if cgroup else ""
+
+    def identify(self, pid: int) -> None:
+        """Learn the guard's pid (from the credentials on its first message) and confine it to its cgroup."""
+        self.init_pid = pid
+        if self._cgroup is not None:
+            self._cgroup.join(pid)
+
+    def died_early(self) -> str:
+        """Return what bubblewrap wrote before it ended, or '' while it runs. Never blocks for long."""
+        assert self._process.stderr is not None
+        if not select.select([self._pidfd], [], [], 1.0)[0]:
+            return ""
+        return self._process.stderr.read(4096).decode("utf-8", "replace").strip() or "no message"
+
+    def kill(self) -> None:
+        """Close the link (the guard exits and the kernel kills its tree), then make sure of it."""
+        self.link.close()
+        if self._process.returncode is not None:
+            return
+        if not select.select([self._pidfd], [], [], 0.5)[0]:
+            # The guard is wedged or stopped: process 1's end takes the whole namespace with it.
+            for pid in (self.init_pid, self._process.pid):
+                if pid:
+                    _kill_quietly(pid)
+            select.select([self._pidfd], [], [], 10.0)
+        self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        os.close(self._pidfd)
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel killed something inside for memory."""
+        return self._cgroup is not None and self._cgroup.oom_kills() > 0
+
+    def remove(self) -> None:
+        """Remove the cgroup."""
+        if self._cgroup is not None:
+            self._cgroup.remove()
+
+
+def _kill_quietly(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+class BubblewrapEngine:
+    """Makes containers with bwrap ≥ 0.8."""
+
+    name = "bubblewrap"
+
+    def unavailable(self, image: str = "") -> str | None:
+        """Return None if bwrap can make a container here, else what is missing and the remedy."""
+        del image
+        program = shutil.which("bwrap")
+        if program is None:
+            return "bubblewrap is not installed. Run: apt-get install bubblewrap"
+        probe = subprocess.run(
+            [program, "--unshare-all", "--ro-bind", "/usr", "/usr", "--ro-bind", "/", "/", "true"],
+            capture_output=True,
+            check=False,
+        )
+        return None if probe.returncode == 0 else explain(probe.stderr.decode("utf-8", "replace"))
+
+    def start(self, plan: Plan) -> BubblewrapContainer:
+        """Start the container with the guard as process 1. The guard's HELLO is still to be read."""
+        program = shutil.which("bwrap")
+        if program is None:
+            raise HostCannotEnforce(
+                "container", "bubblewrap is not installed", "Run: apt-get install bubblewrap"
+            )
+        cgroup = Cgroup.create(plan.task, plan.limits)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        try:
+            process = subprocess.Popen(
+                [program, *arguments(plan, theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                env={},
+                cwd="/",
+                **_as_user(plan),
+            )
+        except OSError as error:
+            ours.close()
+            if cgroup is not None:
+                cgroup.remove()
+            raise HostCannotEnforce("container", f"bubblewrap cannot start: {error}", "Run: broker doctor") from None
+        finally:
+            theirs.close()
+        return BubblewrapContainer(process, ours, cgroup)
+
+    def sweep(self) -> list[str]:
+        """Remove task folders and cgroups of dead brokers (the containers themselves died with them)."""
+        return sweep_task_folders(runtime_base()) + Cgroup.sweep()
+
+
+def _as_user(plan: Plan) -> dict[str, object]:
+    """Root runs bwrap as the workspace's owner, so that what the task makes belongs to them."""
+    if os.geteuid() != 0 or plan.uid == 0:
+        return {}
+    return {"user": plan.uid, "group": plan.gid, "extra_groups": []}
+
+
+def arguments(plan: Plan, link: int) -> list[str]:
+    """Return bwrap's arguments for this plan; the guard's socket is descriptor `link`."""
+    words = ["--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    words += ["--ro-bind", "/usr", "/usr"]
+    for folder in SYSTEM_FOLDERS:
+        if os.path.islink(folder):
+            words += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            words += ["--ro-bind", folder, folder]
+    words += ["--ro-bind", str(etc_view(runtime_base())), "/etc"]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    if plan.uid == 0:
+        # Files of /proc that the kernel lets uid 0 write without any capability (core_pattern!).
+        words += ["--ro-bind", "/proc/sys", "/proc/sys"]
+        for name in ("sysrq-trigger", "irq", "bus", "kcore", "scsi", "acpi"):
+            if os.path.isdir(f"/proc/{name}"):
+                words += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
+            elif os.path.exists(f"/proc/{name}"):
+                words += ["--ro-bind", f"{plan.run_dir}/empty", f"/proc/{name}"]
+    words += ["--perms", "1777", "--size", str(plan.shm_size), "--tmpfs", "/dev/shm"]
+    for place in plan.tmpfs:
+        words += ["--perms", f"{place.mode:04o}", "--size", str(place.size), "--tmpfs", place.target]
+    words += ["--dir", "/var", "--symlink", "../tmp", "/var/tmp", "--dir", "/run"]
+    for bind in plan.binds:
+        words += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.target]
+    for path in plan.masked:
+        words += ["--ro-bind", f"{plan.run_dir}/empty", path]
+    words += ["--ro-bind", plan.run_dir, "/run/broker"]
+    # Everything that bwrap made itself (mount points, /, /run) becomes read-only last.
+    words += ["--remount-ro", "/", "--chdir", "/"]
+    return [*words, "--", "/run/broker/guard", "--fd", str(link)]
+
+
+def explain(message: str) -> str:
+    """Turn bwrap's message into one sentence with the remedy."""
+    text = message.strip().splitlines()[-1] if message.strip() else "it ended without a message"
+    if "setting up uid map" in text or "Creating new namespace failed" in text or "No permissions" in text:
+        return f"unprivileged user namespaces are not permitted here ({text}). {userns_remedy()}"
+    return f"bubblewrap failed: {text}"
+
+
+def userns_remedy() -> str:
+    """Return the exact remedy for a host that forbids unprivileged user namespaces."""
+    if _reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "AppArmor restricts them (Ubuntu 24.04 and later). Give bwrap a profile: write "
+            "/etc/apparmor.d/bwrap with `abi <abi/4.0>, include <tunables/global> "
+            "profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }`, then: apparmor_parser -r /etc/apparmor.d/bwrap"
+        )
+    if _reads("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "Run: sysctl -w kernel.unprivileged_userns_clone=1"
+    if _reads("/proc/sys/user/max_user_namespaces") == "0":
+        return "Run: sysctl -w user.max_user_namespaces=15000"
+    return "Inside another container, start that one with user namespaces and an unconfined seccomp profile"
+
+
+def _reads(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

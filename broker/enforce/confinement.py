@@ -1,0 +1,132 @@
+"""Step 4: from an envelope to a container's plan and the guard's setup.
+
+In: the profile, the trust, the surveyed workspace. Out: a Plan (what the container is) and a Setup (what the
+guard enforces). Everything a task may touch is decided in these two values, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from broker.classify import WATCHED_ENV, WATCHED_NAMES
+from broker.classify.context import Context
+from broker.classify.risk import Risk
+from broker.decide.envelope import Envelope
+from broker.decide.profile import Profile
+from broker.enforce import wire
+from broker.enforce.engine import Bind, Limits, Plan, Tmpfs
+from broker.enforce.workspace import Workspace
+from broker.errors import UsageError
+
+HOME = "/home/agent"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
+EXECUTABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run/broker/guard")
+QUIET = (
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx",
+    "/dev/pts/ptmx", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/console",
+)  # fmt: skip
+ANSWER_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """What a task is confined by."""
+
+    plan: Plan
+    setup: wire.Setup
+    context: Context
+
+
+def confine(
+    envelope: Envelope, workspace: Workspace, *, task: str, run_dir: str, engine: str, command: tuple[str, ...]
+) -> Confinement:
+    """Derive the container and the guard's setup from what the envelope permits."""
+    profile = envelope.profile
+    roots = (HOME, *SCRATCH, "/dev/pts")
+    writable = roots if workspace.read_only else (workspace.path, *roots)
+    if workspace.git_folder and not workspace.read_only:
+        writable += (workspace.git_folder,)
+    context = Context(
+        cwd=workspace.path, home=HOME, workspace=workspace.path, scratch=SCRATCH,
+        writable=(workspace.path, *roots),
+    )  # fmt: skip
+    return Confinement(
+        plan=_plan(profile, workspace, task, run_dir, engine),
+        setup=_setup(envelope, workspace, writable, executes_in_place=_starts_in(workspace.path, command)),
+        context=context,
+    )
+
+
+def _plan(profile: Profile, workspace: Workspace, task: str, run_dir: str, engine: str) -> Plan:
+    wishes = profile.sandbox
+    for path in wishes.read_only:
+        if not os.path.exists(path):
+            raise UsageError(f"profile {profile.name} shows {path}, which does not exist")
+    return Plan(
+        task=task, uid=workspace.uid, gid=workspace.gid, workspace=workspace.path, home=HOME,
+        binds=(*(Bind(source=os.path.realpath(path), target=path) for path in wishes.read_only), *workspace.binds()),
+        tmpfs=(
+            Tmpfs(target="/tmp", size=wishes.tmp_size),
+            Tmpfs(target=HOME, size=wishes.tmp_size, mode=0o755),
+        ),
+        masked=workspace.masked,
+        limits=Limits(
+            memory=wishes.memory, cpus=wishes.cpus, pids=wishes.pids, seconds=wishes.time, output=wishes.output
+        ),
+        shm_size=wishes.shm_size, image=wishes.image,
+        labels=(("broker.profile", profile.digest),),
+        guard=os.path.join(run_dir, "guard"), run_dir=run_dir,
+    )  # fmt: skip
+
+
+def _setup(
+    envelope: Envelope, workspace: Workspace, writable: tuple[str, ...], *, executes_in_place: bool
+) -> wire.Setup:
+    profile = envelope.profile
+    runs_own_code = Risk.CODE_EXECUTION in envelope.effects or bool(profile.allowlist) or executes_in_place
+    x = "x" if runs_own_code else ""
+    rules = [wire.LandlockRule(rights="r", path="/")]
+    rules += [wire.LandlockRule(rights="rx", path=path) for path in (*EXECUTABLE, *profile.sandbox.read_only)]
+    rules.append(wire.LandlockRule(rights="rwd", path="/dev"))
+    for path in writable:
+        rules.append(wire.LandlockRule(rights=f"rwc{x}", path=path))
+    if workspace.read_only and runs_own_code:
+        rules.append(wire.LandlockRule(rights="rx", path=workspace.path))
+    optional = "landlock" not in profile.requires
+    flags = wire.SetupFlag.SELF_TEST | wire.SetupFlag.FILE_CHANGES
+    if optional:
+        flags |= wire.SetupFlag.NO_LANDLOCK_IS_ACCEPTABLE
+    return wire.Setup(
+        flags=flags, answer_timeout_ms=ANSWER_TIMEOUT_MS, live_limit=profile.sandbox.pids or 0, nofile=65_536,
+        landlock=tuple(rules), writable_roots=tuple(writable), quiet_paths=QUIET, watched_names=WATCHED_NAMES,
+        watched_env=WATCHED_ENV, selftest_exec="/bin/true", selftest_write="/usr/.broker-self-test",
+    )  # fmt: skip
+
+
+def _starts_in(workspace: str, command: tuple[str, ...]) -> bool:
+    """Whether the operator's own command is a program of the workspace: then it must be executable there."""
+    if not command or "/" not in command[0]:
+        return False
+    return os.path.realpath(os.path.join(workspace, command[0])).startswith(workspace + "/")
+
+
+def environment(profile: Profile, *, read_only: bool, terminal: bool) -> tuple[str, ...]:
+    """Return the whole environment of a task: fixed names, what the profile passes in, what it sets."""
+    values = {
+        "HOME": HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash", "PATH": PATH,
+        "TMPDIR": "/tmp", "LANG": "C.UTF-8",
+        "BROKER_DENIALS": "/run/broker/denials.jsonl",
+    }  # fmt: skip
+    if read_only:
+        values["GIT_OPTIONAL_LOCKS"] = "0"  # git status would try, and fail, to refresh its index
+    if terminal:
+        for name in ("TERM", "COLORTERM"):
+            if name in os.environ:
+                values[name] = os.environ[name]
+    for name in profile.env.passed:
+        if name in os.environ:
+            values[name] = os.environ[name]
+    values |= dict(profile.env.set)
+    return tuple(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,152 @@
+"""Step 4: the folders a running task needs on the host, and whose they are.
+
+The runtime base holds one folder per task (mounted read-only at /run/broker inside), the guard's binary
+under its digest, and the view of /etc. It must be reachable by the task's user, which may be another than
+the broker's when root runs a task in somebody's workspace; so it never lies in a home.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.errors import HostCannotEnforce
+
+GUARD = Path(__file__).parent.parent / "guard" / "guard"
+
+
+def runtime_base() -> Path:
+    """Return the runtime base, made if missing: /run/broker for root, else a private folder of the user.
+
+    Raises HostCannotEnforce if it belongs to somebody else or others can write to it.
+    """
+    uid = os.geteuid()
+    if uid == 0:
+        base = Path("/run/broker")
+    elif "XDG_RUNTIME_DIR" in os.environ:
+        base = Path(os.environ["XDG_RUNTIME_DIR"]) / "broker"
+    else:
+        base = Path(f"/tmp/broker-{uid}")
+    base.mkdir(mode=0o711, exist_ok=True)
+    facts = base.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or facts.st_mode & 0o022:
+        raise HostCannotEnforce(
+            "runtime folder", f"{base} belongs to somebody else or others can write to it", f"Remove {base}"
+        )
+    return base
+
+
+def guard_binary(base: Path) -> Path:
+    """Return a copy of the guard below `base`, named by its digest.
+
+    Raises HostCannotEnforce if the guard was not built.
+    """
+    source = Path(os.environ.get("BROKER_GUARD") or GUARD)
+    try:
+        content = source.read_bytes()
+    except OSError:
+        raise HostCannotEnforce(
+            "exec gate", f"the guard is missing at {source}", "Build it: python -m broker.guard.build"
+        ) from None
+    target = base / f"guard-{hashlib.sha256(content).hexdigest()[:16]}"
+    if not target.exists():
+        temporary = base / f".guard-{os.getpid()}"
+        temporary.write_bytes(content)
+        temporary.chmod(0o755)
+        temporary.replace(target)
+    return target
+
+
+def process_start(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot (proc(5), field 22); '' if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerMark:
+    """Which broker process owns a thing on the host, so that a dead one's leftovers can be told."""
+
+    pid: int
+    start: str
+    boot: str
+
+    @classmethod
+    def mine(cls) -> OwnerMark:
+        """Return the mark of this process."""
+        return cls(os.getpid(), process_start(os.getpid()), boot_id())
+
+    @classmethod
+    def parse(cls, text: str) -> OwnerMark | None:
+        """Return the mark written in `text`, or None."""
+        fields = text.split()
+        return cls(int(fields[0]), fields[1], fields[2]) if len(fields) == 3 and fields[0].isdigit() else None
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.start} {self.boot}"
+
+    def alive(self) -> bool:
+        """Whether that process still runs (the same one, not a later one with its pid)."""
+        return self.boot == boot_id() and process_start(self.pid) == self.start != ""
+
+
+def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
+    """Make the folder that is shown inside as /run/broker: the guard, and the list of denials."""
+    folder = base / f"task-{task}"
+    folder.mkdir(mode=0o700)
+    (folder / "owner").write_text(str(OwnerMark.mine()), encoding="ascii")
+    os.link(guard_binary(base), folder / "guard")
+    (folder / "denials.jsonl").touch(0o644)
+    (folder / "empty").touch(0o444)  # shown in the place of secrets
+    home = "/home/agent"
+    (folder / "passwd").write_text(
+        "".join(
+            [] if uid == 0 else ["root:x:0:0:root:/root:/usr/sbin/nologin\n"]
+        ) + f"agent:x:{uid}:{gid}:agent:{home}:/bin/bash\n"
+        + ("" if uid == 65534 else "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"),
+        encoding="ascii",
+    )
+    (folder / "group").write_text(
+        ("" if gid == 0 else "root:x:0:\n") + f"agent:x:{gid}:\n" + ("" if gid == 65534 else "nogroup:x:65534:\n"),
+        encoding="ascii",
+    )
+    for name in ("passwd", "group"):
+        (folder / name).chmod(0o644)
+    if os.geteuid() == 0:
+        os.chown(folder, uid, gid)
+        folder.chmod(0o500)
+    return folder
+
+
+def remove_task_folder(folder: Path) -> None:
+    """Remove a task's folder. Missing is fine."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_task_folders(base: Path) -> list[str]:
+    """Remove folders whose broker is dead. Returns a line for each."""
+    removed = []
+    for folder in base.glob("task-*"):
+        try:
+            mark = OwnerMark.parse((folder / "owner").read_text(encoding="ascii"))
+        except OSError:
+            mark = None
+        if mark is None or not mark.alive():
+            remove_task_folder(folder)
+            removed.append(f"task folder {folder.name}")
+    return removed

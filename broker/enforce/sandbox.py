@@ -1,0 +1,329 @@
+"""Step 4: a running sandbox, and the conversation with its guard.
+
+In: a started container, and a Judge that answers the guard's questions. Out: processes. One thread reads the
+guard's socket; whoever spawns waits on a Process. When anything on this side fails (the journal, the judge,
+the protocol), the link closes: the guard exits and the kernel kills everything inside. Fail closed.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.decide.verdict import Allow
+from broker.enforce import wire
+from broker.enforce.bubblewrap_engine import BubblewrapContainer, explain
+from broker.enforce.engine import Container, Engine, Plan
+from broker.errors import BrokerError, GuardError, HostCannotEnforce
+
+START_SECONDS = 30.0
+_UCRED = struct.Struct("iII")
+
+
+class Judge(Protocol):
+    """Answers the guard. Called on the sandbox's own thread, one question at a time."""
+
+    def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
+        """Judge a program start."""
+
+    def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
+        """Judge a change to a path."""
+
+    def noted(self, message: wire.Note | wire.Executed) -> None:
+        """Record something that happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program to start in a sandbox. `env` is its whole environment."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: tuple[str, ...]
+
+
+class Process:
+    """A program that was started in a sandbox. `done` becomes readable when it has ended or stopped."""
+
+    def __init__(self, number: int) -> None:
+        """Prepare the record of spawn `number`."""
+        self.number = number
+        self.pid = 0
+        self.terminal = -1
+        self.failed: wire.SpawnFailed | None = None
+        self.exited: wire.Exited | None = None
+        self.stopped = 0
+        self.lost = False
+        self.changed = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._settled = threading.Event()
+        self._over = threading.Event()
+
+    def settle(self, message: wire.Spawned | wire.SpawnFailed | None, terminal: int = -1) -> None:
+        """Record how the start went; None: the sandbox is gone."""
+        match message:
+            case wire.Spawned():
+                self.pid, self.terminal = message.pid, terminal
+            case wire.SpawnFailed():
+                self.failed = message
+                self.finish(None)
+            case None:
+                self.lost = True
+        self._settled.set()
+
+    def finish(self, message: wire.Exited | None) -> None:
+        """Record the end."""
+        self.exited = message
+        self._over.set()
+        os.eventfd_write(self.changed, 1)
+
+    def pause(self, signal: int) -> None:
+        """Record that the process was stopped by job control (0: it goes on)."""
+        self.stopped = signal
+        os.eventfd_write(self.changed, 1)
+
+    def wait_started(self, timeout: float | None = None) -> None:
+        """Wait until it runs or has failed to start. Raises GuardError when the sandbox is gone."""
+        self._settled.wait(timeout)
+        if self.lost and self.pid == 0:
+            raise GuardError("the sandbox ended before the command could start")
+
+    def wait(self, timeout: float | None = None) -> wire.Exited | None:
+        """Wait for the end; None when it did not start, is not over in time, or the sandbox is gone."""
+        self._over.wait(timeout)
+        return self.exited
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self._over.is_set()
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        os.close(self.changed)
+        if self.terminal >= 0:
+            os.close(self.terminal)
+            self.terminal = -1
+
+
+class Sandbox:
+    """A container whose guard is set up and proven. Use `Sandbox.start`."""
+
+    def __init__(
+        self, container: Container, hello: wire.Hello, ready: wire.Ready, route_socket: socket.socket, judge: Judge
+    ) -> None:
+        """Take over a container after its handshake."""
+        self.container = container
+        self.hello = hello
+        self.proofs = ready.proofs
+        self.route_socket = route_socket
+        self.failure: Exception | None = None
+        self._judge = judge
+        self._link = container.link
+        self._processes: dict[int, Process] = {}
+        self._numbers = iter(range(1, 1 << 31))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name="guard-link", daemon=True)
+
+    @classmethod
+    def start(cls, engine: Engine, plan: Plan, setup: wire.Setup, judge: Judge) -> Sandbox:
+        """Start a container and shake hands with its guard.
+
+        Raises HostCannotEnforce when the container cannot be made, when Landlock is needed and missing, or
+        when any attempt of the guard's self-test succeeded: then nothing has been started inside.
+        """
+        container = engine.start(plan)
+        try:
+            hello, route_socket = _greet(container)
+            container.link.sendall(wire.encode(setup))
+            ready = _expect(container, wire.Ready)
+        except BaseException:
+            container.kill()
+            container.remove()
+            raise
+        return cls(container, hello, ready, route_socket, judge)
+
+    def listen(self) -> None:
+        """Begin to answer the guard. Call once, after the proofs were judged."""
+        self._thread.start()
+
+    def spawn(
+        self, allowed: Allow, command: Command, descriptors: Sequence[int] = (), *,
+        scope: int = 0, terminal: tuple[int, int] | None = None,
+    ) -> Process:  # fmt: skip
+        """Start a program that was allowed. The three descriptors become its stdin, stdout and stderr.
+
+        `terminal` (rows, columns) asks for a new terminal instead. Returns at once; see `wait_started`.
+        """
+        del allowed  # a capability: holding one is the permission
+        with self._lock:
+            process = Process(next(self._numbers))
+            if self._closed:
+                process.settle(None)
+                return process
+            self._processes[process.number] = process
+        rows, columns = terminal or (0, 0)
+        packet = wire.encode(
+            wire.Spawn(
+                spawn=process.number, scope=scope, cwd=command.cwd, argv=command.argv, env=command.env,
+                terminal=terminal is not None, no_descriptors=terminal is None and not descriptors,
+                rows=rows, columns=columns,
+            )
+        )  # fmt: skip
+        try:
+            socket.send_fds(self._link, [packet], list(descriptors) if terminal is None else [])
+        except OSError:
+            process.settle(None)
+            process.finish(None)
+        return process
+
+    def signal(self, process: Process, number: int, *, group: bool = False) -> None:
+        """Send a signal to a process, or to its foreground group. Does nothing when the sandbox is gone."""
+        self._send(wire.Signal(spawn=process.number, signal=number, group=group))
+
+    def kill_process(self, process: Process) -> None:
+        """Kill everything that descends from a spawn, `setsid` or not."""
+        self._send(wire.Kill(spawn=process.number))
+
+    def kill(self) -> None:
+        """End everything inside, and wait until the guard is gone."""
+        with self._lock:
+            self._closed = True
+        try:
+            self._link.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5.0)
+        self.container.kill()
+
+    def close(self) -> None:
+        """Kill, and remove what the engine made."""
+        self.kill()
+        self.route_socket.close()
+        self.container.remove()
+
+    def _send(self, message: wire.BrokerMessage) -> None:
+        try:
+            self._link.sendall(wire.encode(message))
+        except OSError:
+            pass
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                packet, descriptors, _flags, _address = socket.recv_fds(self._link, wire.MAX_PACKET, 1)
+                if not packet:
+                    break
+                self._handle(wire.decode(packet), descriptors)
+        except OSError as error:
+            if not self._closed:
+                self.failure = GuardError(f"the link to the guard broke: {os.strerror(error.errno or 0)}")
+        except BrokerError as error:
+            self.failure = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing may go on unjudged
+            self.failure = error
+        finally:
+            self._over()
+
+    def _over(self) -> None:
+        """The link is gone: the kernel has ended, or is about to end, everything inside."""
+        with self._lock:
+            self._closed = True
+        try:
+            self._link.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        for process in self._processes.values():
+            if not process.over:
+                process.settle(None)
+                process.finish(None)
+
+    def _handle(self, message: wire.GuardMessage, descriptors: list[int]) -> None:
+        match message:
+            case wire.ExecAsked():
+                self._link.sendall(wire.encode(self._judge.exec_asked(message)))
+            case wire.FileAsked():
+                self._link.sendall(wire.encode(self._judge.file_asked(message)))
+            case wire.Executed() | wire.Note():
+                self._judge.noted(message)
+            case wire.Spawned():
+                self._processes[message.spawn].settle(message, descriptors[0] if descriptors else -1)
+            case wire.SpawnFailed():
+                self._processes[message.spawn].settle(message)
+            case wire.Exited():
+                self._processes.pop(message.spawn).finish(message)
+            case wire.Stopped():
+                self._processes[message.spawn].pause(message.signal)
+            case wire.Continued():
+                self._processes[message.spawn].pause(0)
+            case wire.Idle():
+                pass
+            case wire.Fatal():
+                raise GuardError(f"the guard gave up at {message.step}: {os.strerror(message.error)}")
+            case wire.Hello() | wire.Ready():
+                raise GuardError("the guard greeted twice")
+
+
+def _greet(container: Container) -> tuple[wire.Hello, socket.socket]:
+    """Read HELLO with its route socket, and learn who sent it."""
+    packet, descriptors, pid = _receive(container)
+    if isinstance(container, BubblewrapContainer):
+        container.identify(pid)
+    hello = wire.decode(packet)
+    if isinstance(hello, wire.Fatal):
+        raise _cannot(hello)
+    if not isinstance(hello, wire.Hello) or len(descriptors) != 1:
+        raise GuardError("the guard did not greet")
+    if hello.protocol != wire.PROTOCOL:
+        raise GuardError(f"the guard speaks protocol {hello.protocol}, this broker {wire.PROTOCOL}: rebuild it")
+    return hello, socket.socket(fileno=descriptors[0])
+
+
+def _expect(container: Container, kind: type[wire.Ready]) -> wire.Ready:
+    packet, _descriptors, _pid = _receive(container)
+    message = wire.decode(packet)
+    if isinstance(message, wire.Fatal):
+        raise _cannot(message)
+    if not isinstance(message, kind):
+        raise GuardError(f"the guard sent {type(message).__name__} instead of {kind.__name__}")
+    return message
+
+
+def _cannot(fatal: wire.Fatal) -> HostCannotEnforce:
+    why = os.strerror(fatal.error)
+    remedy = "Run: broker doctor"
+    if fatal.step.startswith("landlock") or fatal.error in (errno.ENOSYS, errno.EOPNOTSUPP):
+        remedy = "It needs Linux 5.13 with Landlock enabled (lsm=landlock,… on the kernel's command line)"
+    return HostCannotEnforce(fatal.step, why, remedy)
+
+
+def _receive(container: Container) -> tuple[bytes, list[int], int]:
+    """Receive one packet of the handshake, with its descriptors and the sender's pid (if the kernel says)."""
+    link = container.link
+    if not select.select([link], [], [], START_SECONDS)[0]:
+        raise GuardError(f"the guard did not answer within {START_SECONDS:.0f} s")
+    size = socket.CMSG_SPACE(4) + socket.CMSG_SPACE(_UCRED.size)
+    packet, ancillary, _flags, _address = link.recvmsg(wire.MAX_PACKET, size, socket.MSG_CMSG_CLOEXEC)
+    if not packet:
+        why = container.died_early() if isinstance(container, BubblewrapContainer) else ""
+        if why:
+            raise HostCannotEnforce("container", explain(why), "Run: broker doctor")
+        raise GuardError("the guard died at its start")
+    descriptors, pid = [], 0
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array.array("i")
+            numbers.frombytes(data[: len(data) - len(data) % 4])
+            descriptors.extend(numbers)
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid = _UCRED.unpack(data)[0]
+    return packet, descriptors, pid

@@ -1,0 +1,130 @@
+"""Step 4: what a task uses, looked at from outside with psutil; and proof that nothing of it survives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+FIRST_LOOK = 0.05
+INTERVAL = 0.2
+WATCH_INTERVAL = 0.05
+
+
+@dataclass(slots=True)
+class Usage:
+    """Seconds, bytes and counts. Peaks are of samples, except where a control group counted."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory: int = 0
+    peak_processes: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    output_bytes: int = 0
+    samples: int = 0
+
+    def as_dict(self) -> dict[str, float | int]:
+        """Return it with times rounded to milliseconds."""
+        return {
+            "wall_seconds": round(self.wall_seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "peak_memory": self.peak_memory,
+            "peak_processes": self.peak_processes,
+            "read_bytes": self.read_bytes,
+            "write_bytes": self.write_bytes,
+            "output_bytes": self.output_bytes,
+        }
+
+
+class UsageWatch:
+    """Samples a task's process tree on a thread. `exceeded` is set when memory passes `memory_cap`."""
+
+    def __init__(self, init_pid: int, memory_cap: int | None, notify: Callable[[], None]) -> None:
+        """Watch the descendants of `init_pid`; a cap here is for hosts where no control group can be made."""
+        self.usage = Usage()
+        self.exceeded = False
+        self._init_pid = init_pid
+        self._cap = memory_cap
+        self._notify = notify
+        self._stop = threading.Event()
+        self._started = time.monotonic()
+        self._cpu: dict[tuple[int, float], float] = {}
+        self._io: dict[tuple[int, float], tuple[int, int]] = {}
+        self._thread = threading.Thread(target=self._run, name="usage-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> Usage:
+        """Stop, and return what was seen."""
+        self._stop.set()
+        self._thread.join()
+        self.usage.wall_seconds = time.monotonic() - self._started
+        self.usage.cpu_seconds = max(self.usage.cpu_seconds, sum(self._cpu.values()))
+        self.usage.read_bytes = sum(read for read, _ in self._io.values())
+        self.usage.write_bytes = sum(written for _, written in self._io.values())
+        return self.usage
+
+    def _run(self) -> None:
+        interval = WATCH_INTERVAL if self._cap else INTERVAL
+        if self._stop.wait(FIRST_LOOK):
+            return
+        import psutil
+
+        while True:
+            try:
+                self._look(psutil)
+            except psutil.NoSuchProcess:
+                return
+            if self._stop.wait(interval):
+                return
+
+    def _look(self, psutil) -> None:  # type: ignore[no-untyped-def]  # a module, imported late
+        memory = count = 0
+        for process in psutil.Process(self._init_pid).children(recursive=True):
+            try:
+                with process.oneshot():
+                    key = (process.pid, process.create_time())
+                    times = process.cpu_times()
+                    memory += process.memory_info().rss
+                    self._cpu[key] = times.user + times.system
+                    count += 1
+                    io = process.io_counters()
+                    self._io[key] = (io.read_bytes, io.write_bytes)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        usage = self.usage
+        usage.samples += 1
+        usage.peak_memory = max(usage.peak_memory, memory)
+        usage.peak_processes = max(usage.peak_processes, count)
+        if self._cap is not None and memory > self._cap and not self.exceeded:
+            self.exceeded = True
+            self._notify()
+
+
+def pid_namespace(pid: int) -> int:
+    """Return the inode of a process's pid namespace; 0 if it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def survivors(namespace: int) -> list[str]:
+    """Return the processes that still live in a pid namespace, as `pid name`. Empty is the proof."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and pid_namespace(int(entry)) == namespace:
+            try:
+                name = Path(f"/proc/{entry}/comm").read_text(encoding="utf-8", errors="replace").strip()
+                state = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state not in "ZX":
+                found.append(f"{entry} {name}")
+    return found

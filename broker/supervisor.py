@@ -1,0 +1,291 @@
+"""The whole story on one screen: request > classify > decide > enforce > record.
+
+In: what an operator asked for. Out: a Result. A run is one journal; a task in it is one sandbox. The record
+of each step is written before the step, and whatever goes wrong on the way ends with the sandbox gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.decide.envelope import Envelope
+from broker.decide.profile import Profile
+from broker.decide.trust import Trust
+from broker.decide.verdict import Allow, Deny
+from broker.enforce import confinement, network, status, usage
+from broker.enforce.attach import (
+    Ending,
+    OutputBudget,
+    Streams,
+    serve_terminal,
+    signals_as_events,
+    terminal_size,
+    wait_attached,
+)
+from broker.enforce.choose import choose_engine
+from broker.enforce.engine import Engine
+from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base, sweep_task_folders
+from broker.enforce.sandbox import Command, Process, Sandbox
+from broker.enforce.workspace import Workspace, survey
+from broker.errors import BrokerError, JournalError
+from broker.record import event
+from broker.record.journal import Journal
+from broker.request.operation import Exec
+from broker.task.result import Result, finished, refused
+from broker.task.task import Task
+
+DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What an operator asks for. `judged`: the command itself is judged too (`broker exec`)."""
+
+    argv: tuple[str, ...]
+    profile: Profile
+    workspace: str
+    engine: str = "auto"
+    trust: Trust = Trust.TRUSTED
+    judged: bool = False
+    terminal: bool = False
+    stdin: int = 0
+    stdout: int = 1
+    stderr: int = 2
+    seconds: float | None = None
+    state_dir: Path | None = None
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Who wants to hear of things while they happen. All optional."""
+
+    started: Callable[[Header], None] | None = None
+    denied: Callable[[str, Deny], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What is known before the command starts."""
+
+    run: str
+    profile: Profile
+    engine: str
+    engine_why: str
+    layers: tuple[status.LayerStatus, ...]
+    workspace: Workspace
+    journal: Path
+
+
+@dataclass(slots=True)
+class Stage:
+    """A task on its sandbox, ready to start something."""
+
+    task: Task
+    sandbox: Sandbox
+    confined: confinement.Confinement
+    layers: tuple[status.LayerStatus, ...]
+    folder: Path
+    namespace: int = 0
+    cleanup: list[Callable[[], None]] = field(default_factory=list)
+
+
+def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
+    """Carry one request from question to recorded answer.
+
+    Raises ProfileError, HostCannotEnforce, JournalError or GuardError when it cannot go on; nothing runs
+    on after that. A refusal is no exception: it is in the Result.
+    """
+    watcher = watcher or Watcher()
+    workspace = survey(
+        request.workspace, read_only=request.profile.sandbox.workspace == "read-only",
+        shown=request.profile.sandbox.show,
+    )  # fmt: skip
+    engine, why = choose_engine(request.engine, request.profile)
+    with _journal(request) as journal:
+        journal.append(
+            event.RUN_STARTED, command=request.argv, profile=request.profile.name, digest=request.profile.digest,
+            source=request.profile.source, max_risk=request.profile.max_risk, workspace=workspace.path,
+            engine=engine.name, engine_why=why, trust=request.trust.label, broker_pid=os.getpid(), user=os.getuid(),
+        )  # fmt: skip
+        try:
+            with _stage(request, workspace, engine, journal, watcher) as stage:
+                if watcher.started is not None:
+                    watcher.started(
+                        Header(
+                            run=journal.run, profile=request.profile, engine=engine.name, engine_why=why,
+                            layers=stage.layers, workspace=workspace, journal=journal.path,
+                        )
+                    )  # fmt: skip
+                return _carry(request, stage, journal, engine.name)
+        except BrokerError as error:
+            with contextlib.suppress(JournalError):
+                journal.append(event.RUN_FINISHED, status="failed", reason=str(error), exit_code=error.exit_code)
+            raise
+
+
+def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str) -> Result:
+    """Judge the command, start it, wait for it, account for it."""
+    task = stage.task
+    operation = Exec(argv=request.argv, cwd=stage.confined.context.cwd)
+    if request.judged:
+        _, verdict = task.judge(operation)
+        if isinstance(verdict, Deny):
+            task.refuse("exec", verdict)
+            return _finish(request, stage, journal, engine, None, Ending(), verdict)
+        assert isinstance(verdict, Allow)
+    else:
+        verdict = task.operators_choice(operation)
+
+    command = Command(
+        argv=request.argv, cwd=stage.confined.context.cwd,
+        env=confinement.environment(
+            request.profile, read_only=request.profile.sandbox.workspace == "read-only", terminal=request.terminal
+        ),
+    )  # fmt: skip
+    journal.append(event.SPAWN_STARTED, task=task.path, argv=request.argv, terminal=request.terminal)
+    process, ending = _attend(request, stage, verdict, command, journal)
+    return _finish(request, stage, journal, engine, process, ending, None)
+
+
+def _attend(
+    request: RunRequest, stage: Stage, allowed: Allow, command: Command, journal: Journal
+) -> tuple[Process, Ending]:
+    """Start the command and stay with it until it ends or must be ended."""
+    sandbox, limits = stage.sandbox, stage.confined.plan.limits
+    seconds = request.seconds if limits.seconds is None else min(limits.seconds, request.seconds or limits.seconds)
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def wake() -> None:
+        with contextlib.suppress(OSError):
+            os.write(wake_write, b"!")
+
+    watched_cap = None if getattr(sandbox.container, "limits_by", "docker") else limits.memory
+    watch = usage.UsageWatch(sandbox.container.init_pid, watched_cap, wake)
+    budget = OutputBudget(limits.output, wake)
+    with signals_as_events() as signals:
+        watch.start()
+        try:
+            if request.terminal:
+                process = sandbox.spawn(allowed, command, terminal=terminal_size(request.stdin))
+                process.wait_started()
+                ending = Ending()
+                if process.failed is None:
+                    ending = serve_terminal(
+                        sandbox, process, stdin=request.stdin, stdout=request.stdout, seconds=seconds,
+                        wake=wake_read, budget=budget, memory_exceeded=lambda: watch.exceeded, signals=signals,
+                    )  # fmt: skip
+                sandbox.kill()
+            else:
+                streams = Streams(request.stdin, request.stdout, request.stderr, budget)
+                process = sandbox.spawn(allowed, command, streams.inside)
+                streams.start()
+                ending = wait_attached(
+                    sandbox, process, seconds=seconds, wake=wake_read, budget=budget,
+                    memory_exceeded=lambda: watch.exceeded, signals=signals,
+                )  # fmt: skip
+                _note_memory(stage)
+                sandbox.kill()
+                streams.drain(DRAIN_SECONDS)
+        finally:
+            seen = watch.stop()
+            seen.output_bytes = budget.written
+            stage.cleanup.append(lambda: (os.close(wake_read), os.close(wake_write), None)[2])
+    if process.exited is not None:
+        cpu = (process.exited.user_us + process.exited.system_us) / 1e6
+        seen.cpu_seconds = max(seen.cpu_seconds, cpu)
+        seen.peak_memory = max(seen.peak_memory, process.exited.max_rss * 1024)
+    journal.append(event.USAGE_MEASURED, task=stage.task.path, samples=seen.samples, **seen.as_dict())
+    stage.task.usage = seen
+    return process, ending
+
+
+def _note_memory(stage: Stage) -> None:
+    """Ask the kernel's counter while the group is still there."""
+    stage.task.oom = stage.sandbox.container.oom_killed()
+
+
+def _finish(
+    request: RunRequest, stage: Stage, journal: Journal, engine: str, process: Process | None, ending: Ending,
+    denial: Deny | None,
+) -> Result:  # fmt: skip
+    """Look for survivors, record how it ended, and say so."""
+    task, sandbox = stage.task, stage.sandbox
+    sandbox.kill()
+    task.oom = task.oom or sandbox.container.oom_killed() or ending.memory_exceeded
+    left = usage.survivors(stage.namespace) if stage.namespace else []
+    journal.append(event.SURVIVORS_KILLED, task=task.path, survivors=left)
+    if sandbox.failure is not None:
+        journal.append(event.GUARD_LOST, task=task.path, reason=str(sandbox.failure))
+        if isinstance(sandbox.failure, BrokerError):
+            raise sandbox.failure
+    for name, exceeded in (
+        ("time", ending.timed_out), ("output", ending.output_exceeded), ("memory", task.oom),
+    ):  # fmt: skip
+        if exceeded:
+            journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
+    task.denials.finish()
+    common = {
+        "engine": engine, "layers": stage.layers, "journal": journal.path, "run": journal.run, "task": task,
+    }  # fmt: skip
+    result = refused(denial, **common) if denial is not None else finished(process, ending, **common)
+    journal.append(event.TASK_FINISHED, task=task.path, **result.summary())
+    journal.append(event.RUN_FINISHED, **result.summary())
+    return result
+
+
+@contextlib.contextmanager
+def _journal(request: RunRequest) -> Iterator[Journal]:
+    from broker.record.run_files import state_dir
+
+    journal = Journal.create(request.state_dir or state_dir())
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+@contextlib.contextmanager
+def _stage(
+    request: RunRequest, workspace: Workspace, engine: Engine, journal: Journal, watcher: Watcher
+) -> Iterator[Stage]:
+    """Make the sandbox, prove its layers, and record both. On the way out, nothing of it is left."""
+    base = runtime_base()
+    sweep_task_folders(base)
+    folder = make_task_folder(base, journal.run, workspace.uid, workspace.gid)
+    sandbox: Sandbox | None = None
+    try:
+        envelope = Envelope(profile=request.profile, trust=request.trust)
+        confined = confinement.confine(
+            envelope, workspace, task=journal.run, run_dir=str(folder), engine=engine.name, command=request.argv
+        )
+        task = Task(
+            path=event.ROOT, envelope=envelope, context=confined.context, journal=journal, run_dir=str(folder),
+            tell=watcher.denied,
+        )  # fmt: skip
+        journal.append(
+            event.TASK_CREATED, task=task.path, profile=request.profile.name, trust=request.trust.label,
+            effects=envelope.effects, context=confined.context, protected=workspace.protected,
+            masked=workspace.masked, limits=confined.plan.limits, notes=workspace.notes,
+        )  # fmt: skip
+        sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
+        facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
+        limits_by = getattr(sandbox.container, "limits_by", "docker")
+        layers = status.judge_layers(request.profile, sandbox.hello, sandbox.proofs, facts, limits_by)
+        journal.append(
+            event.LAYERS_PROVEN, task=task.path, engine=engine.name, layers=layers, landlock_abi=sandbox.hello.landlock_abi,
+            proofs=[[proof.name, proof.result.value, proof.evidence] for proof in sandbox.proofs],
+        )  # fmt: skip
+        sandbox.listen()
+        namespace = usage.pid_namespace(sandbox.container.init_pid)
+        stage = Stage(task, sandbox, confined, layers, folder, namespace)
+        yield stage
+        for step in stage.cleanup:
+            step()
+    finally:
+        if sandbox is not None:
+            sandbox.close()
+        remove_task_folder(folder)

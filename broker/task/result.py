@@ -1,0 +1,129 @@
+"""A task's result: one value, always the same fields, for programs and for people."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker.decide.verdict import Deny
+from broker.enforce.attach import Ending
+from broker.enforce.sandbox import Process
+from broker.enforce.status import LayerStatus
+from broker.record.denials import DenialRow
+
+if TYPE_CHECKING:
+    from broker.task.task import Task
+
+SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START = 70, 127, 126, 124, 126
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a task ended. `exit_code` is what `broker` itself ends with."""
+
+    status: str  # finished, signalled, timeout, memory, output, denied, not_found, failed
+    exit_code: int
+    reason: str = ""
+    signal: str | None = None
+    timed_out: bool = False
+    oom: bool = False
+    denials: tuple[DenialRow, ...] = ()
+    denied_count: int = 0
+    usage: dict[str, float | int] = field(default_factory=dict)
+    engine: str = ""
+    layers: tuple[LayerStatus, ...] = ()
+    journal: str = ""
+    run: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return {
+            "status": self.status, "exit_code": self.exit_code, "reason": self.reason, "signal": self.signal,
+            "timed_out": self.timed_out, "oom": self.oom, "denials": list(self.denials), "denied": self.denied_count,
+            "usage": self.usage, "engine": self.engine,
+            "layers": [{"name": layer.name, "effective": layer.effective, "evidence": layer.evidence} for layer in self.layers],
+            "journal": self.journal, "run": self.run,
+        }  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the journal's last events hold."""
+        return {
+            "status": self.status, "exit_code": self.exit_code, "reason": self.reason, "signal": self.signal,
+            "timed_out": self.timed_out, "oom": self.oom, "denials": self.denied_count, "usage": self.usage,
+        }  # fmt: skip
+
+
+def refused(denial: Deny, **common: Any) -> Result:
+    """Return the result of a command that was denied before it started."""
+    return Result(status="denied", exit_code=DENIED, reason=denial.reason, **_shared(**common))
+
+
+def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
+    """Return the result of a command from how its process and its attachment ended."""
+    task = common["task"]
+    shared = _shared(**common)
+    assert process is not None
+    if process.failed is not None:
+        return _not_started(process.failed.error, process.failed.step, shared)
+    if ending.timed_out:
+        return Result(
+            status="timeout", exit_code=TIMEOUT, timed_out=True, reason="the time limit was reached", **shared
+        )
+    if ending.output_exceeded:
+        return Result(
+            status="output", exit_code=128 + signal.SIGKILL, signal="SIGKILL",
+            reason="the output cap was reached (sandbox.output)", **shared,
+        )  # fmt: skip
+    if process.exited is None:
+        if task.oom:
+            return Result(
+                status="memory", exit_code=128 + signal.SIGKILL, signal="SIGKILL", oom=True, reason=_MEMORY, **shared
+            )
+        if ending.interrupted:
+            number = signal.Signals(ending.interrupted)
+            return Result(
+                status="signalled", exit_code=128 + number, signal=number.name, reason="ended on request", **shared
+            )
+        return Result(status="failed", exit_code=SETUP_FAILED, reason="the guard is gone", **shared)
+    status = process.exited.status
+    reason = _MEMORY if task.oom else ""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return Result(
+            status="memory" if task.oom else "signalled", exit_code=128 + number, signal=_signal_name(number),
+            oom=task.oom, reason=reason, **shared,
+        )  # fmt: skip
+    return Result(status="finished", exit_code=os.WEXITSTATUS(status), oom=task.oom, reason=reason, **shared)
+
+
+_MEMORY = "the memory limit was reached (sandbox.memory)"
+
+
+def _not_started(error: int, step: str, shared: dict[str, Any]) -> Result:
+    if error == errno.ENOENT:
+        return Result(status="not_found", exit_code=NOT_FOUND, reason="the command was not found in the sandbox", **shared)
+    denied = error in (errno.EACCES, errno.EPERM) and shared["denied_count"] > 0
+    return Result(
+        status="denied" if denied else "failed", exit_code=CANNOT_START,
+        reason=f"the command did not start: {os.strerror(error)} ({step})", **shared,
+    )  # fmt: skip
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def _shared(*, engine: str, layers: tuple[LayerStatus, ...], journal: Path, run: str, task: Task) -> dict[str, Any]:
+    return {
+        "engine": engine, "layers": layers, "journal": str(journal), "run": run,
+        "denials": tuple(task.denials.as_result()), "denied_count": task.denials.total,
+        "usage": task.usage.as_dict() if task.usage is not None else {},
+    }  # fmt: skip
+

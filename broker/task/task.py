@@ -1,0 +1,238 @@
+"""A task: its envelope, its place in the tree, its scopes and its denials.
+
+The judge here is the answer to every question of the guard: classify, decide, record, answer. It is called
+on the sandbox's own thread; what it raises ends the task, because what cannot be recorded must not run.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from broker.classify import classify
+from broker.classify.context import Context
+from broker.classify.risk import Assessment, Risk
+from broker.decide.allowlist import needs_digest
+from broker.decide.decide import decide
+from broker.decide.envelope import Envelope
+from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
+from broker.decide.wording import describe
+from broker.enforce import wire
+from broker.enforce.usage import Usage
+from broker.record import event
+from broker.record.denials import DenialLog
+from broker.record.journal import Journal
+from broker.request.operation import Exec, FileChange, Operation
+
+NOTE_EVENTS = {
+    wire.NoteKind.EXEC_RACE: event.EXEC_RACE,
+    wire.NoteKind.EXEC_UNREADABLE: event.EXEC_UNREADABLE,
+    wire.NoteKind.EXEC_TOO_LARGE: event.EXEC_TOO_LARGE,
+    wire.NoteKind.TASKS_LIMIT: event.LIMITS_EXCEEDED,
+    wire.NoteKind.ANSWER_TIMEOUT: event.ANSWER_TIMEOUT,
+    wire.NoteKind.PATH_UNREADABLE: event.GUARD_NOTE,
+    wire.NoteKind.CACHE_STATISTICS: event.GUARD_NOTE,
+    wire.NoteKind.INTERNAL: event.GUARD_NOTE,
+}
+# What the guard refuses by itself, in the words of a denial: (rule, class, sentence, hint).
+NOTE_DENIALS = {
+    wire.NoteKind.EXEC_RACE: ("exec.race", Risk.BLOCKED, "the program that started was not the one that was approved",
+                              "nothing: this is an attack on the gate, or a program that rewrites its arguments while it starts another"),
+    wire.NoteKind.EXEC_UNREADABLE: ("exec.unreadable", Risk.UNKNOWN, "its arguments could not be read", "start it from a process that can be read"),
+    wire.NoteKind.EXEC_TOO_LARGE: ("exec.too_large", Risk.UNKNOWN, "its arguments and environment are over 128 KiB", "pass long lists in a file or on stdin"),
+    wire.NoteKind.TASKS_LIMIT: ("limits.pids", Risk.UNKNOWN, "the task has reached its limit of processes", "start fewer at once, or ask for a higher sandbox.pids"),
+    wire.NoteKind.ANSWER_TIMEOUT: ("answer.timeout", Risk.UNKNOWN, "the broker did not answer in time", "try again"),
+    wire.NoteKind.PATH_UNREADABLE: ("path.unreadable", Risk.UNKNOWN, "its path could not be read", "use a plain path"),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class OperatorCommand:
+    """What the operator chose to start: these invocations are allowed, each once, whatever they are.
+
+    `sh -c`, `env` and `timeout` in front of the agent, and a script's `#!/usr/bin/env python3`, make the one
+    choice of the operator several program starts.
+    """
+
+    spawn: int = 0
+    pending: list[tuple[str, ...]] = field(default_factory=list)
+
+    def take(self, asked: wire.ExecAsked) -> bool:
+        """Whether this start is part of the operator's choice; it is used up."""
+        for argv in self.pending:
+            if argv == asked.argv:
+                self.pending.remove(argv)
+                self.pending += _by_shebang(asked)
+                return True
+        return False
+
+
+def _by_shebang(asked: wire.ExecAsked) -> list[tuple[str, ...]]:
+    """Return what `env` will start when a script begins with `#!/usr/bin/env PROGRAM`."""
+    words = asked.shebang.removeprefix("#!").split(None, 1)
+    if len(words) != 2 or os.path.basename(words[0]) != "env":
+        return []
+    rest = words[1].strip()
+    program = rest.removeprefix("-S").split() if rest.startswith("-S") else [rest]
+    return [(*program, name, *asked.argv[1:]) for name in {asked.path, asked.argv[0] if asked.argv else ""}]
+
+
+class Task:
+    """One node of the delegation tree, and the judge of everything that happens in it."""
+
+    def __init__(
+        self, *, path: str, envelope: Envelope, context: Context, journal: Journal, run_dir: str,
+        tell: Callable[[str, Deny], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Make a task. `tell` hears of each new denial at once."""
+        self.path = path
+        self.envelope = envelope
+        self.context = context
+        self.denials = DenialLog(journal, path)
+        self.operator = OperatorCommand()
+        self.races = 0
+        self.oom = False
+        self.usage: Usage | None = None
+        self._journal = journal
+        self._denials_file = os.path.join(run_dir, "denials.jsonl")
+        self._tell = tell
+        self._scopes: list[Grant | None] = [None]
+        self._lock = threading.Lock()
+
+    # What the operator, or a caller, asks for
+
+    def judge(self, operation: Operation, *, scope: int = 0) -> tuple[Assessment, Verdict]:
+        """Classify, decide and record one operation. The order is the point: the record comes first."""
+        context = self._context_of(operation)
+        assessment = classify(operation, context)
+        grant = self._scopes[scope]
+        verdict = decide(
+            operation, assessment, self.envelope, context, scope=grant, digest=self._digest(operation)
+        )
+        kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
+        self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
+        if isinstance(verdict, Ask):
+            verdict = nobody_to_ask(operation, verdict)
+        return assessment, verdict
+
+    def operators_choice(self, operation: Exec) -> Allow:
+        """Label and record the command after `--`, and let it start: it is the operator's own choice."""
+        assessment = classify(operation, self.context)
+        allowed = Allow(layer=Layer.OPERATOR, rule="operator.command", effects=assessment.effects)
+        self._journal.append(
+            event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed)
+        )
+        chosen = [operation.argv, *(part.argv for part in assessment.parts if part.static and part.argv)]
+        self.operator.pending = list(dict.fromkeys(chosen))
+        return allowed
+
+    def refuse(self, tool: str, denial: Deny) -> None:
+        """Make a denial loud: counted, recorded, told, and readable inside the sandbox."""
+        if self.denials.add(tool, denial):
+            self._write_denial(tool, denial)
+            if self._tell is not None:
+                self._tell(tool, denial)
+
+    # What the guard asks
+
+    def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
+        """Answer a program start."""
+        operation = Exec(argv=asked.argv, path=asked.path, program=asked.program, cwd=asked.cwd, env=asked.env)
+        if self.operator.take(asked):
+            return wire.Answer(request=asked.request, allow=True)
+        _, verdict = self.judge(operation, scope=self._known(asked.scope))
+        if isinstance(verdict, Allow):
+            scope = wire.SCOPE_UNCHANGED if verdict.grant is None else self._scope_of(verdict.grant)
+            return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
+        assert isinstance(verdict, Deny)
+        self.refuse("exec", verdict)
+        return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
+
+    def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
+        """Answer a change to a path."""
+        operation = FileChange(action=asked.op.action, path=asked.path, other=asked.other)
+        _, verdict = self.judge(operation, scope=self._known(asked.scope))
+        if isinstance(verdict, Allow):
+            return wire.Answer(request=asked.request, allow=True)
+        assert isinstance(verdict, Deny)
+        self.refuse("file", verdict)
+        return wire.Answer(request=asked.request, allow=False, error=errno.EACCES, note=_note(verdict))
+
+    def noted(self, message: wire.Note | wire.Executed) -> None:
+        """Record what the guard saw."""
+        if isinstance(message, wire.Executed):
+            return
+        self._journal.append(
+            NOTE_EVENTS[message.kind], task=self.path, pid=message.pid, text=message.text, note=message.kind.name.lower()
+        )
+        if message.kind is wire.NoteKind.EXEC_RACE:
+            self.races += 1
+        if message.kind in NOTE_DENIALS:
+            rule, risk, reason, hint = NOTE_DENIALS[message.kind]
+            self.refuse(
+                "exec",
+                Deny(what=message.text or rule, effects=frozenset({risk}), layer=Layer.KERNEL, rule=rule, reason=reason, hint=hint),
+            )
+
+    # The rest
+
+    def _context_of(self, operation: Operation) -> Context:
+        cwd = getattr(operation, "cwd", "")
+        if not cwd or cwd == self.context.cwd:
+            return self.context
+        known = self.context
+        return Context(
+            cwd=cwd, home=known.home, workspace=known.workspace, scratch=known.scratch, writable=known.writable,
+            symlinks=known.symlinks, dialect=known.dialect,
+        )  # fmt: skip
+
+    def _digest(self, operation: Operation) -> str | None:
+        """Return the digest of the program's file, where an entry pins one. The file is the host's own."""
+        if not needs_digest(operation, self.envelope) or not isinstance(operation, Exec):
+            return None
+        import hashlib
+
+        try:
+            with open(operation.program, "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return None
+
+    def _known(self, scope: int) -> int:
+        """A scope that was never given out has no grant."""
+        return scope if scope < len(self._scopes) else 0
+
+    def _scope_of(self, grant: Grant) -> int:
+        with self._lock:
+            if grant in self._scopes:
+                return self._scopes.index(grant)
+            self._scopes.append(grant)
+            return len(self._scopes) - 1
+
+    def _write_denial(self, tool: str, denial: Deny) -> None:
+        """Add a line to the list that the agent can read. Best effort: the journal is the record."""
+        row = {
+            "tool": tool, "what": denial.what, "class": denial.risk.label,
+            "effects": [risk.label for risk in sorted(denial.effects)], "layer": denial.layer.value,
+            "rule": denial.rule, "reason": denial.reason, "hint": denial.hint, "approvable": denial.approvable,
+        }  # fmt: skip
+        try:
+            with open(self._denials_file, "a", encoding="ascii") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError:
+            return
+
+
+def _note(denial: Deny) -> str:
+    return f"broker: denied {denial.what}: {denial.reason} Instead: {denial.hint}\n"
+
+
+def nobody_to_ask(operation: Operation, ask: Ask) -> Deny:
+    return Deny(
+        what=describe(operation), effects=ask.effects, layer=Layer.PROFILE, rule=ask.rule, reason=ask.reason,
+        hint="nobody is here to be asked: the operator can add it to the allowlist", approvable=True,
+    )  # fmt: skip
