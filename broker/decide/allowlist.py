@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from broker.classify.context import Context
 from broker.classify.risk import Part, PartKind
 from broker.decide.envelope import Envelope
-from broker.decide.profile import AllowEntry
+from broker.decide.profile import AllowEntry, Profile
 from broker.request.operation import Exec, Operation
 
 # No entry is found in these, whatever the context says is writable: they are views of running processes.
@@ -20,15 +20,18 @@ _NEVER_PROGRAMS = ("/proc", "/dev", "/sys")
 
 
 def entry_for_exec(
-    entries: Iterable[AllowEntry], operation: Exec, context: Context, digest: str | None
+    profile: Profile, operation: Exec, context: Context, digest: str | None
 ) -> AllowEntry | None:
-    """Return the entry that this program start is, or None.
+    """Return the profile's entry that this program start is, or None.
 
     INVARIANT: the program is outside everything the task can write to, is called what the entry calls it,
-    and is started with an environment that changes nothing (tests/decide/test_allowlist.py).
+    and is started with an environment that changes nothing beyond what the profile itself sets
+    (tests/decide/test_allowlist.py).
     """
-    named_alike = [entry for entry in entries if entry.argv == operation.argv]
+    named_alike = [entry for entry in profile.allowlist if entry.argv == operation.argv]
     if not named_alike or not _program_is_the_operators(operation, context):
+        return None
+    if not _environment_is_the_operators(operation, profile, context):
         return None
     for entry in named_alike:
         if _matches(entry, operation, context, digest):
@@ -55,9 +58,14 @@ def _program_is_the_operators(operation: Exec, context: Context) -> bool:
     for path in (operation.path, operation.program):
         if any(is_under(spelling, root) for spelling in (path, posixpath.normpath(path)) for root in roots):
             return False
-    from broker.classify import changes_what_runs
+    return True
 
-    return changes_what_runs(operation.env, context) is None
+
+def _environment_is_the_operators(operation: Exec, profile: Profile, context: Context) -> bool:
+    from broker.classify.environment import changes_what_runs  # reads the tables: only where it is needed
+
+    added = tuple(pair for pair in operation.env if pair not in profile.env.set)
+    return changes_what_runs(added, context) is None
 
 
 def _writable_places(context: Context) -> tuple[str, ...]:

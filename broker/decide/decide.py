@@ -80,7 +80,7 @@ def _judge(level: Envelope, question: Question) -> Allow | Deny:
     if "shell" in profile.disabled_tools and _is_shell(operation, assessment):
         return refusal.tool_disabled(level, question, "shell")
     if isinstance(operation, Exec):
-        entry = entry_for_exec(profile.allowlist, operation, question.context, question.digest)
+        entry = entry_for_exec(profile, operation, question.context, question.digest)
         if entry is not None:
             grant = Grant(entry=entry.text, effects=level.grant_effects(entry), unrecognised=True)
             return Allow(

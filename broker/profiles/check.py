@@ -83,11 +83,10 @@ def _environment(profile: Profile) -> list[str]:
         for name in profile.env.passed
         if _SECRET.search(name)
     ]
-    named = (*profile.env.passed, *(name for name, _ in profile.env.set))
     if profile.allowlist:
         said += [
-            f"env gives the task {name}, which changes what programs run: allowlist entries may never match"
-            for name in named
+            f"env.pass hands in {name}, which changes what programs run: allowlist entries may never match"
+            for name in profile.env.passed
             if _CHANGES_WHAT_RUNS.fullmatch(name)
         ]
     return said
