@@ -61,7 +61,7 @@ def bubblewrap_missing() -> str | None:
     if shutil.which("bwrap") is None:
         return "bubblewrap is missing. Run: scripts/need-bubblewrap"
     tried = subprocess.run(
-        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True
+        ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True, text=True, check=False
     )
     return f"bubblewrap cannot work here: {tried.stderr.strip()}" if tried.returncode else None
 

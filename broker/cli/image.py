@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from typing import Self
 
 from broker.cli.terminal import Colours, escape, shorten
 from broker.enforce import images
@@ -82,7 +83,7 @@ class _Progress:
             sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
