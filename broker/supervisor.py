@@ -90,7 +90,7 @@ class Stage:
     layers: tuple[status.LayerStatus, ...]
     folder: Path
     namespace: int = 0
-    cleanup: list[Callable[[], None]] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
 
 
 def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
@@ -193,7 +193,7 @@ def _attend(
         finally:
             seen = watch.stop()
             seen.output_bytes = budget.written
-            stage.cleanup.append(lambda: (os.close(wake_read), os.close(wake_write), None)[2])
+            stage.descriptors += [wake_read, wake_write]
     if process.exited is not None:
         cpu = (process.exited.user_us + process.exited.system_us) / 1e6
         seen.cpu_seconds = max(seen.cpu_seconds, cpu)
@@ -283,8 +283,8 @@ def _stage(
         namespace = usage.pid_namespace(sandbox.container.init_pid)
         stage = Stage(task, sandbox, confined, layers, folder, namespace)
         yield stage
-        for step in stage.cleanup:
-            step()
+        for descriptor in stage.descriptors:
+            os.close(descriptor)
     finally:
         if sandbox is not None:
             sandbox.close()

@@ -110,6 +110,7 @@ class BubblewrapEngine:
                 "container", "bubblewrap is not installed", "Run: apt-get install bubblewrap"
             )
         cgroup = Cgroup.create(plan.task, plan.limits)
+        user, group, groups = _as_user(plan)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
@@ -121,7 +122,9 @@ class BubblewrapEngine:
                 pass_fds=(theirs.fileno(),),
                 env={},
                 cwd="/",
-                **_as_user(plan),
+                user=user,
+                group=group,
+                extra_groups=groups,
             )
         except OSError as error:
             ours.close()
@@ -137,11 +140,11 @@ class BubblewrapEngine:
         return sweep_task_folders(runtime_base()) + Cgroup.sweep()
 
 
-def _as_user(plan: Plan) -> dict[str, object]:
+def _as_user(plan: Plan) -> tuple[int | None, int | None, list[int] | None]:
     """Root runs bwrap as the workspace's owner, so that what the task makes belongs to them."""
     if os.geteuid() != 0 or plan.uid == 0:
-        return {}
-    return {"user": plan.uid, "group": plan.gid, "extra_groups": []}
+        return None, None, None
+    return plan.uid, plan.gid, []
 
 
 def arguments(plan: Plan, link: int) -> list[str]:

@@ -45,7 +45,7 @@ def confine(
     """Derive the container and the guard's setup from what the envelope permits."""
     profile = envelope.profile
     roots = (HOME, *SCRATCH, "/dev/pts")
-    writable = roots if workspace.read_only else (workspace.path, *roots)
+    writable: tuple[str, ...] = roots if workspace.read_only else (workspace.path, *roots)
     if workspace.git_folder and not workspace.read_only:
         writable += (workspace.git_folder,)
     context = Context(

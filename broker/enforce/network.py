@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RTM_GETLINK, RTM_GETROUTE = 18, 26
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
@@ -51,9 +52,9 @@ def inspect_network(init_pid: int, route_socket: socket.socket) -> NetworkFacts:
     )
 
 
-def _loopback(message: object) -> bool:
+def _loopback(message: Any) -> bool:
     """The kernel adds ::1 to the main table of IPv6; it leads nowhere else."""
-    return message.get_attr("RTA_DST") == "::1"  # type: ignore[attr-defined, no-any-return]
+    return bool(message.get_attr("RTA_DST") == "::1")
 
 
 def links_by_proc(init_pid: int) -> tuple[str, ...]:
@@ -62,14 +63,14 @@ def links_by_proc(init_pid: int) -> tuple[str, ...]:
     return tuple(sorted(line.partition(":")[0].strip() for line in lines))
 
 
-def _dump(route_socket: socket.socket, kind: type, request: int) -> list:  # type: ignore[type-arg]
+def _dump(route_socket: socket.socket, kind: type, request: int) -> list[Any]:
     question = kind()
     question["header"]["type"] = request
     question["header"]["flags"] = NLM_F_REQUEST | NLM_F_DUMP
     question["header"]["sequence_number"] = request
     question.encode()
     route_socket.send(bytes(question.data))
-    found = []
+    found: list[Any] = []
     while True:
         data = route_socket.recv(65536)
         offset = 0

@@ -318,7 +318,8 @@ def _receive(container: Container) -> tuple[bytes, list[int], int]:
         if why:
             raise HostCannotEnforce("container", explain(why), "Run: broker doctor")
         raise GuardError("the guard died at its start")
-    descriptors, pid = [], 0
+    descriptors: list[int] = []
+    pid = 0
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers = array.array("i")

@@ -84,9 +84,8 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
                 status="memory", exit_code=128 + signal.SIGKILL, signal="SIGKILL", oom=True, reason=_MEMORY, **shared
             )
         if ending.interrupted:
-            number = signal.Signals(ending.interrupted)
             return Result(
-                status="signalled", exit_code=128 + number, signal=number.name, reason="ended on request", **shared
+                status="signalled", exit_code=128 + ending.interrupted, signal=_signal_name(ending.interrupted), reason="ended on request", **shared
             )
         return Result(status="failed", exit_code=SETUP_FAILED, reason="the guard is gone", **shared)
     status = process.exited.status

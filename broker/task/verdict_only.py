@@ -44,11 +44,11 @@ def judge_only(
             event.RUN_STARTED, command=argv, profile=profile.name, digest=profile.digest, max_risk=profile.max_risk,
             workspace=workspace, trust=trust.label, broker_pid=os.getpid(), user=os.getuid(), verb="exec",
         )  # fmt: skip
-        journal.append(event.EXEC_DECIDED, **event.decided(operation, assessment, verdict))
+        journal.append(event.EXEC_DECIDED, task=event.ROOT, **event.decided(operation, assessment, verdict))
         log = DenialLog(journal)
         log.add("exec", denial)
-        summary = {"status": "denied", "exit_code": 126, "reason": denial.reason, "denials": 1}
-        journal.append(event.RUN_FINISHED, **summary)
+        summary: dict[str, Any] = {"status": "denied", "exit_code": 126, "reason": denial.reason, "denials": 1}
+        journal.append(event.RUN_FINISHED, task=event.ROOT, **summary)
     finally:
         journal.close()
     return {
