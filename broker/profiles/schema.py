@@ -122,14 +122,14 @@ class Source:
     def _line(self, keys: tuple[str, ...]) -> int | None:
         # Comment lines keep their length, so that positions stay right.
         text = re.sub(r"(?m)^[ \t]*#.*$", lambda found: " " * len(found[0]), self.text)
-        position = 0
+        start = position = 0
         for key in keys:
             quoted = re.escape(json.dumps(key)[1:-1])
             found = re.compile(rf"(?<![\w-])[\"']?{quoted}[\"']?\s*(?=[=:.\]\"',}}])").search(text, position)
             if found is None:
                 return None
-            position = found.end()
-        return text.count("\n", 0, position) + 1 if keys else None
+            start, position = found.span()
+        return text.count("\n", 0, start) + 1 if keys else None
 
 
 def decode_file(path: Path, content: bytes) -> tuple[Source, dict[str, dict[str, Any]]]:
@@ -266,14 +266,22 @@ def _explain(message: str) -> tuple[str, list[str]]:
     """Split msgspec's "Expected `str`, got `int` - at `$.tools.disabled[0]`" into sentence and keys."""
     problem, _, place = message.partition(" - at `")
     keys = [key for key in place.rstrip("`").removeprefix("$").split(".") if key]
-    names = {
-        "str": "text",
-        "int": "a whole number",
-        "float": "a number",
-        "array": "a list",
-        "object": "a table",
-    }
-    for plain, shown in names.items():
-        problem = problem.replace(f"`{plain}`", shown).replace(f"{plain} |", f"{shown} or")
-    problem = problem.replace(" | null`", "").replace("`", "")
+    # The types stand between backquotes: `str | object | null`.
+    problem = re.sub(r"`([a-z]+(?: \| [a-z]+)*)`", lambda found: _in_words(found[1]), problem).replace(
+        "`", ""
+    )
     return problem[:1].lower() + problem[1:], keys
+
+
+_TYPES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _in_words(types: str) -> str:
+    return " or ".join(_TYPES.get(each, each) for each in types.split(" | ") if each != "null")

@@ -1,4 +1,4 @@
-"""A file that somebody else could write, or that the task could reach, is refused: real files, modes, owners."""
+"""A file that somebody else could write, or the task could reach, is refused: real files, modes, owners."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_the_operators_own_file_is_read(file: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666, 0o777])
-def test_a_file_that_others_can_write_is_refused_with_the_command_that_mends_it(file: Path, mode: int) -> None:
+def test_a_file_that_others_can_write_is_refused_with_the_command_that_mends_it(
+    file: Path, mode: int
+) -> None:
     file.chmod(mode)
     with pytest.raises(ProfileWritableByOthers, match=f"mode {mode:04o}") as refusal:
         read(file)
@@ -70,7 +72,9 @@ def test_a_file_that_others_can_write_is_refused_with_the_command_that_mends_it(
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777, 0o1777])
-def test_a_folder_that_others_can_write_is_refused_with_the_command_that_mends_it(file: Path, mode: int) -> None:
+def test_a_folder_that_others_can_write_is_refused_with_the_command_that_mends_it(
+    file: Path, mode: int
+) -> None:
     file.parent.chmod(mode)
     with pytest.raises(ProfileWritableByOthers) as refusal:
         read(file)
@@ -92,7 +96,7 @@ def test_a_sticky_folder_on_the_way_is_no_danger_because_what_follows_must_be_ou
 
 
 def test_a_path_with_spaces_and_quotes_is_mended_too(place: Path) -> None:
-    odd = place / "it's a \"file\".toml"
+    odd = place / 'it\'s a "file".toml'
     odd.write_bytes(CONTENT)
     odd.chmod(0o666)
     with pytest.raises(ProfileWritableByOthers) as refusal:
@@ -102,7 +106,9 @@ def test_a_path_with_spaces_and_quotes_is_mended_too(place: Path) -> None:
 
 @as_root
 @pytest.mark.parametrize("owned", ["file", "folder", "parent"])
-def test_what_belongs_to_somebody_else_is_refused_with_the_command_that_mends_it(file: Path, owned: str) -> None:
+def test_what_belongs_to_somebody_else_is_refused_with_the_command_that_mends_it(
+    file: Path, owned: str
+) -> None:
     path = {"file": file, "folder": file.parent, "parent": file.parent.parent}[owned]
     os.chown(path, SOMEBODY, -1)
     with pytest.raises(ProfileOwnedByOthers, match=f"user {SOMEBODY}") as refusal:
@@ -134,7 +140,7 @@ def as_user(uid: int, path: Path) -> str:
             try:
                 read(path)
                 said = "read"
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 - its name is the answer
                 said = type(error).__name__
             os.write(writer, said.encode())
         finally:
@@ -146,7 +152,9 @@ def as_user(uid: int, path: Path) -> str:
     return said
 
 
-def test_a_file_in_the_workspace_is_refused_with_the_command_that_moves_it(file: Path, tmp_path: Path) -> None:
+def test_a_file_in_the_workspace_is_refused_with_the_command_that_moves_it(
+    file: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "safe place"
     with pytest.raises(ProfileInWorkspace) as refusal:
         read_operator_file(file, Rules(workspace=file.parent.parent, remedy_folder=target))
