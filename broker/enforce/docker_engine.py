@@ -25,6 +25,7 @@ from broker.enforce import images
 from broker.enforce.docker_api import connect, engine_address
 from broker.enforce.docker_mounts import EMPTY_TMPFS, bind_mounts, masks, tmpfs_options, visible
 from broker.enforce.engine import Bind, Plan
+from broker.enforce.limits import oom_kills
 from broker.enforce.runtime import OwnerMark
 from broker.errors import HostCannotEnforce
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 SECCOMP = Path(__file__).with_name("docker_seccomp.json")
 INSIDE = "/run/broker"
 LINK = "link.sock"
-MASK = ".masked"
+MASK = "empty"
 # Seconds: for the guard's connection after the engine said "started", and for it to die after SHUTDOWN.
 CONNECT_DEADLINE = 20.0
 DEATH_DEADLINE = 2.0
@@ -106,13 +107,14 @@ class DockerContainer:
 
     link: socket.socket
     init_pid: int
+    limits_by = "docker"
 
     def __init__(self, client: APIClient, container_id: str) -> None:
         self.id = container_id
         self.linked = False
         self._client = client
         self.pidfd = -1
-        self._oom_counter: Path | None = None
+        self._memory_group: Path | None = None
         self._oom_seen = False
         self._removed = False
 
@@ -122,7 +124,7 @@ class DockerContainer:
             self.pidfd = os.pidfd_open(self.init_pid)
         except ProcessLookupError:
             raise HostCannotEnforce("docker", "the guard ended at once", self.last_words()) from None
-        self._oom_counter = _oom_counter(self.init_pid)
+        self._memory_group = _memory_group(self.init_pid)
 
     def alive(self, within: float = 0.0) -> bool:
         """Whether process 1 still runs after waiting at most `within` seconds for its end."""
@@ -181,8 +183,8 @@ class DockerContainer:
 
     def _note_oom(self) -> None:
         # The counter goes with the cgroup, which goes with process 1: read it while it is there.
-        if self._oom_counter is not None and not self._oom_seen:
-            self._oom_seen = _oom_kills(self._oom_counter) > 0
+        if self._memory_group is not None and not self._oom_seen:
+            self._oom_seen = oom_kills(self._memory_group) > 0
 
 
 class _Listener:
@@ -377,6 +379,9 @@ def _shown(plan: Plan, image_volumes: tuple[str, ...]) -> tuple[list[dict[str, o
     mounts = [mount for bind in shown for mount in bind_mounts(bind)]
     tmpfs = {space.target: tmpfs_options(space, plan.uid, plan.gid) for space in plan.tmpfs}
     tmpfs.pop("/dev/shm", None)  # sized by ShmSize
+    if "/tmp" in tmpfs:
+        # Programs that want their temporary files to last write here; the root is read-only.
+        tmpfs.setdefault("/var/tmp", tmpfs["/tmp"])
     empty = run_dir / MASK
     if plan.masked and not empty.exists():
         empty.touch(0o444)
@@ -450,25 +455,17 @@ def _prove(pid: int, plan: Plan) -> None:
         )
 
 
-def _oom_counter(pid: int) -> Path | None:
-    """Return the file that counts the memory kills of a process's cgroup (v1 or v2), or None."""
+def _memory_group(pid: int) -> Path | None:
+    """Return the folder of a process's memory control group (version 1 or 2), or None."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    places = []
+    folders = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            places.append(Path(f"/sys/fs/cgroup/memory{path}/memory.oom_control"))
+            folders.append(Path(f"/sys/fs/cgroup/memory{path}"))
         elif not controllers:
-            places.append(Path(f"/sys/fs/cgroup{path}/memory.events"))
-    return next((place for place in places if place.exists()), None)
-
-
-def _oom_kills(counter: Path) -> int:
-    try:
-        lines = counter.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+            folders.append(Path(f"/sys/fs/cgroup{path}"))
+    return next((folder for folder in folders if folder.is_dir()), None)

@@ -142,6 +142,7 @@ def test_temporary_space_is_owned_sized_and_executable(plan: Plan, start: Start)
     inside = start(plan)
     assert inside.run("stat -c '%u %g %a' /tmp /home/agent") == (0, "1234 1234 1777\n1234 1234 755\n")
     assert inside.run("cp /bin/true /tmp/t && /tmp/t && cp /bin/true ~agent/t && ~agent/t") == (0, "")
+    assert inside.run("echo x > /var/tmp/x && cat /var/tmp/x") == (0, "x\n")
     code, said = inside.run("head -c 20M /dev/zero > /tmp/big")
     assert code == 1
     assert "No space left" in said
@@ -348,18 +349,20 @@ def test_a_file_larger_than_the_limit_cannot_be_written(plan: Plan, start: Start
 def test_kill_ends_a_daemon_too_and_remove_leaves_nothing(plan: Plan, start: Start) -> None:
     inside = start(plan)
     assert inside.run("setsid -f sleep 987 </dev/null >/dev/null 2>&1")[0] == 0
-    pids = [
-        int(p.name)
-        for p in Path("/proc").iterdir()
-        if p.name.isdigit() and _command(p) == b"sleep\x00987\x00"
-    ]
-    assert pids
+    deadline = time.monotonic() + 10
+    while not (pids := _sleepers()):  # setsid has forked, but the child may not have got to its program yet
+        assert time.monotonic() < deadline
     inside.container.kill()
-    assert not any(_command(Path(f"/proc/{pid}")) == b"sleep\x00987\x00" for pid in pids)
+    assert not _sleepers() & pids
     inside.container.kill()
     inside.container.remove()
     inside.container.remove()
     assert leftovers(plan) == []
+
+
+def _sleepers() -> set[int]:
+    processes = [p for p in Path("/proc").iterdir() if p.name.isdigit()]
+    return {int(p.name) for p in processes if _command(p) == b"sleep\x00987\x00"}
 
 
 def _command(process: Path) -> bytes:
