@@ -66,6 +66,7 @@ class DockerEngine:
     def start(self, plan: Plan) -> DockerContainer:
         """Start the container. Raises HostCannotEnforce; then nothing of it is left."""
         client = connect(engine_address())
+        self.sweep()
         name = plan.image or "base"
         image = images.image_for(name)
         if image is None:
