@@ -24,9 +24,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.enforce import docker_api, docker_engine
+from broker.enforce import docker_api, docker_engine, wire
 from broker.enforce.docker_engine import DockerContainer, DockerEngine
 from broker.enforce.engine import Bind, Limits, Plan, Tmpfs
+from broker.enforce.runtime import GUARD
 from broker.errors import HostCannotEnforce
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.needs_root]
@@ -245,6 +246,22 @@ def test_a_volume_of_the_image_gives_no_space_that_can_be_written(plan: Plan, st
         inside.container.remove()
     finally:
         client.remove_image(tag)
+
+
+def test_the_real_guard_connects_and_brings_a_socket_of_its_own_network(plan: Plan) -> None:
+    assert GUARD.exists(), "Run: python -m broker.guard.build"
+    container = DockerEngine().start(replace(plan, guard=str(GUARD)))
+    try:
+        packet, descriptors, _, _ = socket.recv_fds(container.link, wire.MAX_PACKET, 4)
+        hello = wire.decode(packet)
+        assert isinstance(hello, wire.Hello)
+        assert hello.machine == os.uname().machine
+        assert hello.landlock_abi >= 0
+        with socket.socket(fileno=descriptors[0]) as netlink:
+            assert netlink.family == socket.AF_NETLINK
+    finally:
+        container.remove()
+    assert leftovers(plan) == []
 
 
 # What the task cannot do
