@@ -362,3 +362,25 @@ def test_a_denial_names_class_reason_and_profile_in_one_sentence() -> None:
     )
     assert verdict.rule == "test.network_egress"
     assert verdict.what == "curl x"
+
+
+def test_a_parents_ceiling_cuts_what_a_childs_entry_gives_its_descendants() -> None:
+    running = Profile(name="r", max_risk=Risk.CODE_EXECUTION, effects=up_to(Risk.CODE_EXECUTION))
+    entry = AllowEntry(argv=GO_TEST, effects=frozenset({Risk.INSTALL}))
+    child = Envelope(profile=running, trust=Trust.TRUSTED).narrow(
+        replace(BUILDER, allowlist=(entry,)), Trust.TRUSTED
+    )
+    allowed = decide(start(*GO_TEST), assessed(part(*GO_TEST, risk=Risk.CODE_EXECUTION)), child, CONTEXT)
+    assert isinstance(allowed, Allow) and allowed.grant is not None
+    assert Risk.INSTALL not in allowed.grant.effects
+
+
+@pytest.mark.parametrize("argv", [GO_TEST, ("anything", "test", "./...")])
+def test_a_program_start_is_not_excused_by_a_part_that_reads_like_an_entry(argv: tuple[str, ...]) -> None:
+    """What is about to start is judged by the program; no later question will correct a mistake here."""
+    evil = replace(start(*argv), path="/tmp/go", program="/tmp/go")
+    looks_listed = part(*GO_TEST, risk=Risk.CODE_EXECUTION)
+    assert isinstance(ruling(evil, assessed(looks_listed)), Deny)
+    later = assessed(part("x"), looks_listed)
+    if argv == GO_TEST:
+        assert isinstance(ruling(evil, later), Deny)
