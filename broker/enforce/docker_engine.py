@@ -61,7 +61,7 @@ class DockerEngine:
         try:
             return None if images.image_for(name) else images.missing(name)
         except HostCannotEnforce as error:
-            return str(error)
+            return f"{error.why}. {error.remedy}"
 
     def start(self, plan: Plan) -> DockerContainer:
         """Start the container. Raises HostCannotEnforce; then nothing of it is left."""
