@@ -364,10 +364,17 @@ def _limits(plan: Plan) -> dict[str, Any]:
 def _shown(plan: Plan, image_volumes: tuple[str, ...]) -> tuple[list[dict[str, object]], dict[str, str]]:
     """Return (mounts, tmpfs): everything that the task sees besides the image."""
     run_dir = Path(plan.run_dir)
+    if os.statvfs(plan.guard or run_dir / "guard").f_flag & os.ST_NOEXEC:
+        where = os.path.dirname(plan.guard) or plan.run_dir
+        raise HostCannotEnforce(
+            "docker",
+            f"the guard lies in {where}, which is mounted noexec",
+            "Choose a place where programs may start",
+        )
     binds = list(plan.binds)
     binds.append(Bind(source=plan.run_dir, target=INSIDE))
-    if not (run_dir / "guard").exists():
-        (run_dir / "guard").touch()
+    if plan.guard and not (run_dir / "guard").exists():
+        (run_dir / "guard").touch()  # a mount needs something to lie on
     if plan.guard and not os.path.samefile(plan.guard, run_dir / "guard"):
         binds.append(Bind(source=plan.guard, target=f"{INSIDE}/guard"))
     # The image knows nobody of this uid; tools that ask who they are get the answer of the task's folder.

@@ -483,6 +483,18 @@ def test_a_guard_that_is_no_program_is_told(plan: Plan) -> None:
     assert leftovers(plan) == []
 
 
+def test_a_guard_on_a_file_system_without_programs_is_told(plan: Plan) -> None:
+    place = Path(plan.run_dir).with_name("noexec")
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", place], check=True)
+    try:
+        shutil.copy(plan.guard, place / "guard")
+        with pytest.raises(HostCannotEnforce, match="mounted noexec"):
+            DockerEngine().start(replace(plan, guard=str(place / "guard")))
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
 def test_a_path_that_is_to_be_shown_but_is_not_there_is_told(plan: Plan) -> None:
     gone = Bind(source="/nonexistent/place", target="/opt/place")
     with pytest.raises(HostCannotEnforce, match="does not exist"):
