@@ -15,11 +15,9 @@ from broker.decide import refusal
 from broker.decide.allowlist import denied_prefix, entry_for_exec, listed_parts
 from broker.decide.envelope import NEVER_GRANTED, Envelope
 from broker.decide.refusal import Question
+from broker.decide.unrecognised import merely_unrecognised
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.request.operation import Exec, Operation, ShellText
-
-# The one reason for `unknown` that a grant puts up with: nobody has described the program.
-UNRECOGNISED = "program.unrecognised"
 
 _SHELLS = frozenset(
     {"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "ksh93", "mksh", "yash", "fish", "csh", "tcsh"}
@@ -125,8 +123,7 @@ def _effects_in(scope: Grant | None, part: Part, own: frozenset[Risk]) -> frozen
     """Return the part's effects as seen in a scope, where an unrecognised program is merely code."""
     if scope is None or not scope.unrecognised or Risk.UNKNOWN not in part.effects or Risk.UNKNOWN in own:
         return part.effects
-    why = {reason.rule for reason in part.reasons if reason.risk is Risk.UNKNOWN}
-    if why != {UNRECOGNISED}:
+    if not merely_unrecognised(part):
         return part.effects
     return (part.effects - {Risk.UNKNOWN}) | {Risk.CODE_EXECUTION}
 

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from broker.classify.risk import Part, PartKind, Risk
 from broker.decide.profile import Profile
+from broker.decide.unrecognised import merely_unrecognised
 from broker.request.operation import Connection, Delegation, Exec, FileChange, FileRead, Operation, ShellText
 
 LONGEST = 200
@@ -141,7 +142,7 @@ def hint_for(part: Part | None, risk: Risk, profile: Profile, *, grant_entry: st
     near = [f"`{shorten(text)}`" for text in similar_entries(part.argv, profile)]
     if near:
         return f"Entries are exact. Profile {profile.name} allows {listed(near)}."
-    if risk is Risk.CODE_EXECUTION:
+    if risk is Risk.CODE_EXECUTION or (risk is Risk.UNKNOWN and merely_unrecognised(part)):
         line = command_line(part.argv)
         return f"Ask the operator to add `{line}` to the allowlist of profile {profile.name}."
     return HINTS[risk]

@@ -384,3 +384,10 @@ def test_a_program_start_is_not_excused_by_a_part_that_reads_like_an_entry(argv:
     later = assessed(part("x"), looks_listed)
     if argv == GO_TEST:
         assert isinstance(ruling(evil, later), Deny)
+
+
+def test_an_unrecognised_program_can_be_listed_and_other_doubts_are_to_be_written_out() -> None:
+    unknown = part("frob", "x", risk=Risk.UNKNOWN, rule="program.unrecognised")
+    assert "add `frob x` to the allowlist" in denial(ruling(start("frob", "x"), assessed(unknown))).hint
+    dynamic = part("frob", "x", risk=Risk.UNKNOWN, rule="shell.dynamic")
+    assert "plainly" in denial(ruling(ShellText(text="frob x"), assessed(dynamic))).hint
