@@ -17,6 +17,7 @@ from broker.decide.unrecognised import merely_unrecognised
 from broker.request.operation import Connection, Delegation, Exec, FileChange, FileRead, Operation, ShellText
 
 LONGEST = 200
+_ALIKE = 0.75
 
 HINTS = {
     Risk.SAFE: "Ask the operator for a profile that permits this.",
@@ -119,9 +120,12 @@ def similar_entries(argv: Sequence[str], profile: Profile, count: int = 3) -> tu
     program = posixpath.basename(argv[0])
     scored = []
     for entry in profile.allowlist:
-        ratio = difflib.SequenceMatcher(None, wanted, entry.text[:LONGEST]).ratio()
         same_program = posixpath.basename(entry.argv[0]) == program
-        if same_program or ratio >= 0.75:
+        matcher = difflib.SequenceMatcher(None, wanted, entry.text[:LONGEST])
+        if not same_program and matcher.real_quick_ratio() < _ALIKE:  # an upper bound, and cheap
+            continue
+        ratio = matcher.ratio()
+        if same_program or ratio >= _ALIKE:
             scored.append((not same_program, -ratio, entry.text))
     return tuple(text for _, _, text in sorted(scored)[:count])
 
