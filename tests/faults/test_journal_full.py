@@ -1,0 +1,106 @@
+"""No record, no run: what cannot be written down does not happen."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.driver import Broker
+from conformance.fixtures import as_root
+
+pytestmark = as_root
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = Path(tempfile.mkdtemp(prefix="small-disk-", dir="/tmp"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+    place.rmdir()
+
+
+def fill(place: Path, leave: int) -> None:
+    """Use up a disk, but for some bytes."""
+    with (place / "ballast").open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(b"x" * 4096)
+        except OSError:
+            size = ballast.tell()
+        ballast.truncate(max(0, size - leave))
+
+
+def test_on_a_full_disk_nothing_runs_and_it_is_73(broker: Broker, small_disk: Path) -> None:
+    fill(small_disk, 0)
+    broker.environment["BROKER_STATE_DIR"] = str(small_disk)
+
+    done = broker.run("sh", "-c", "echo ran; touch ran")
+
+    assert (done.code, done.out) == (73, b"")
+    assert b"full" in done.err or b"No space" in done.err
+    assert not (broker.workspace / "ran").exists()
+
+
+def test_when_the_disk_fills_up_on_the_way_the_task_ends_with_73(broker: Broker, small_disk: Path) -> None:
+    broker.environment["BROKER_STATE_DIR"] = str(small_disk)
+    # Different each time, so that each has to be recorded.
+    script = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); /bin/echo $n >>counted; done; touch finished"
+
+    done = broker.run("bash", "-c", script)
+
+    assert done.code == 73
+    assert b"full" in done.err or b"No space" in done.err
+    assert not (broker.workspace / "finished").exists()
+    assert broker.nothing_survives()
+    # What ran is in the record: not one start more than the journal has.
+    [journal] = (small_disk / "runs").glob("*.jsonl")
+    counted = len((broker.workspace / "counted").read_bytes().split())
+    assert counted <= journal.read_bytes().count(b'"exec.decided"')
+    verified = broker.verb("events", "verify", str(journal))
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_a_journal_that_cannot_be_made_starts_nothing(broker: Broker) -> None:
+    blocked = broker.folder / "blocked"
+    blocked.write_text("a file, not a folder")
+    broker.environment["BROKER_STATE_DIR"] = str(blocked)
+
+    done = broker.run("touch", "ran")
+
+    assert done.code == 73
+    assert done.err.count(b"\n") == 1
+    assert not (broker.workspace / "ran").exists()
+
+
+def test_a_state_folder_that_others_can_write_is_refused(broker: Broker) -> None:
+    broker.state.chmod(0o777)
+
+    done = broker.run("touch", "ran")
+
+    assert done.code == 73
+    assert b"chmod" in done.err
+    assert not (broker.workspace / "ran").exists()
+
+
+def test_exec_too_is_refused_when_the_refusal_cannot_be_recorded(broker: Broker, small_disk: Path) -> None:
+    fill(small_disk, 0)
+    broker.environment["BROKER_STATE_DIR"] = str(small_disk)
+
+    done = broker.run("curl", "https://example.com", verb="exec", profile="default")
+
+    assert done.code == 73
+
+
+def test_a_result_file_that_cannot_be_written_is_told(broker: Broker, small_disk: Path) -> None:
+    fill(small_disk, 0)
+
+    done = broker.run("true", options=["--result", str(small_disk / "result.json")])
+
+    assert done.code not in (0,)
+    assert b"result.json" in done.err
