@@ -12,7 +12,7 @@ help:  ## say what there is
 setup:  ## make .venv with broker in it, and the guard
 	@scripts/setup
 
-demo: setup  ## the main job on a real project, with bubblewrap
+demo: setup  ## the main job on a real project, with bubblewrap (scripts/demo docker: with Docker)
 	@scripts/need-bubblewrap
 	@scripts/demo
 
