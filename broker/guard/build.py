@@ -25,7 +25,15 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 GUARD = FOLDER / "guard"
 
-WARNINGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wvla", "-Wno-unused-command-line-argument")
+WARNINGS = (
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wshadow",
+    "-Wvla",
+    "-Wno-unused-command-line-argument",
+)
 HARDENING = (
     "-fstack-protector-strong",
     "-fstack-clash-protection",
@@ -64,7 +72,14 @@ SANITIZED = Flavour(
 FUZZER = Flavour(
     output=FOLDER / "build" / "guard.fuzz",
     choices=(
-        ("-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-DFUZZ", *WARNINGS),
+        (
+            "-O1",
+            "-g",
+            "-fsanitize=fuzzer,address,undefined",
+            "-fno-sanitize-recover=all",
+            "-DFUZZ",
+            *WARNINGS,
+        ),
     ),
     compiler="clang",
     skip=(),
@@ -106,7 +121,9 @@ def _digest(flavour: Flavour, compiler: tuple[str, ...], sources: tuple[Path, ..
     return digest.hexdigest()
 
 
-def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], sources: tuple[Path, ...], output: Path) -> str | None:
+def _compile(
+    compiler: tuple[str, ...], flags: tuple[str, ...], sources: tuple[Path, ...], output: Path
+) -> str | None:
     """Return None, or what the compiler said. The binary appears whole or not at all: others may be starting it."""
     output.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=output.parent) as folder:

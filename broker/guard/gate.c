@@ -5,7 +5,7 @@
  * copied it. After (PTRACE_EVENT_EXEC): the kernel has copied it into a new, single-threaded image that has run
  * nothing. What that image really is gets compared with what was approved.
  *
- * INVARIANT: no instruction of an image runs that was not approved as it is (test_race). A task has an approval
+ * INVARIANT: no instruction of an image runs that was not approved as it is (test_guard_race). A task has an approval
  * only between an allowed question and the next exec stop or question; an exec stop without one is a kill. */
 #include "guard.h"
 
@@ -99,7 +99,7 @@ static void identify(struct stat *st, __typeof__(((struct key_head *)0)->program
     out->modified = st->st_mtim;
 }
 
-/* INVARIANT: a cached answer is used only for an identical question (test_cache). */
+/* INVARIANT: a cached answer is used only for an identical question (test_a_cached_answer_serves_identical_questions_only). */
 static char *make_key(const struct task *t, const char *env, size_t env_size, size_t *size) {
     struct key_head head = {0};
     size_t path_size = strlen(q.path), cwd_size = strlen(q.cwd);

@@ -23,7 +23,7 @@ int landlock_abi(void) {
     return abi < 0 ? 0 : (int)abi;
 }
 
-/* INVARIANT: what the ABI can handle is handled, because an unhandled right is an allowed one (test_landlock).
+/* INVARIANT: what the ABI can handle is handled, because an unhandled right is an allowed one (test_rights_are_what_the_letters_say).
  * Network rights are left alone on purpose: the network namespace has nothing but loopback. */
 static uint64_t handled(int abi) {
     return FIRST_ABI | (abi >= 2 ? REFER : 0) | (abi >= 3 ? TRUNCATE : 0) | (abi >= 5 ? IOCTL_DEV : 0);

@@ -100,7 +100,7 @@ static void answer(uint32_t id, const struct answer *a) {
 
 static void obey(struct message *m, int descriptors[3], int count) {
     int expected = m->type == SPAWN && !m->flags ? 3 : 0;
-    /* INVARIANT: SETUP comes once and first; nonsense ends everything (test_guard_protocol). */
+    /* INVARIANT: SETUP comes once and first; nonsense ends everything (test_nonsense_from_the_broker_ends_the_guard). */
     if ((m->type == SETUP) == guard.ready || count != expected) guard_exit(70);
     switch (m->type) {
     case SETUP: set_up(&m->setup); break;

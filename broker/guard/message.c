@@ -1,7 +1,7 @@
 /* Packets. In: bytes from the broker, taken apart strictly. Out: packets on the broker's socket.
  *
  * INVARIANT: a packet that does not parse to its last byte changes nothing; the caller exits
- * (test_guard_protocol, fuzz_message). */
+ * (test_nonsense_from_the_broker_ends_the_guard, fuzz.c). */
 #include "guard.h"
 
 #include <stdarg.h>

@@ -102,7 +102,8 @@ static int walk(struct task *t, struct walk *w, bool follow) {
         }
         int fd = openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) {
-            if (errno != ENOENT || !last) return -errno;
+            if (errno != ENOENT) return -errno;
+            if (!last) return -ENOTDIR; /* no folder to create it in */
             memcpy(w->missing, name, n + 1);
             return -ENOENT;
         }

@@ -4,7 +4,7 @@
  *
  * INVARIANT: a task runs user code only when its spawn and scope are known. They come from the fork event of
  * the very task that called fork or clone, never from its parent id, which CLONE_PARENT can bend
- * (test_ancestry). */
+ * (test_a_child_given_to_the_grandparent …). */
 #include "guard.h"
 
 #include <signal.h>
@@ -159,7 +159,7 @@ static bool was_lost(pid_t tid) {
 
 static void on_stop(struct task *t, int status);
 
-/* INVARIANT: no more than the limit of tasks runs at once (test_limits). */
+/* INVARIANT: no more than the limit of tasks runs at once (test_no_more_tasks_than_the_limit_live_at_once). */
 static bool over_limit(struct task *t) {
     static uint64_t last_note;
     uint32_t limit = guard.setup.live_limit;
@@ -238,7 +238,7 @@ static void on_group_stop(struct task *t, int signal) {
 static void on_call(struct task *t) {
     uint64_t nr, args[6];
     /* By the call's number, not by the filter's data: a filter of the workload's own that answers RET_TRACE
-     * replaces our data with its own (test_filter). */
+     * replaces our data with its own (test_a_filter_of_the_workload_cannot_get_an_exec_past_the_gate). */
     if (!tracee_syscall(t->tid, &nr, args)) return tracee_refuse(t->tid, ENOSYS);
     if (nr == SYS_execve || nr == SYS_execveat) return gate_exec(t, nr, args);
     if (guard.setup.flags & SETUP_FILES && files_is_change(nr)) return files_change(t, nr, args);
@@ -340,7 +340,7 @@ void process_signal(uint32_t id, int signal, bool group) {
 }
 
 /* INVARIANT: nothing of the spawn is left, daemons in other sessions included: what is born meanwhile inherits
- * the spawn and is killed at birth (test_kill). */
+ * the spawn and is killed at birth (test_kill_ends_daemons_in_other_sessions …, test_kill_while_a_tree_forks …). */
 void process_kill(uint32_t id) {
     struct spawn *s = spawn_find(id);
     if (!s) return;

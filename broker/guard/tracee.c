@@ -101,7 +101,7 @@ bool tracee_syscall(pid_t tid, uint64_t *nr, uint64_t args[6]) {
 
 /* Make the call that the tracee is stopped before return -error without running.
  *
- * INVARIANT: a call that could not be refused does not run either (test_gate: denied execs). */
+ * INVARIANT: a call that could not be refused does not run either (test_an_unusual_exec_is_refused_when_denied). */
 void tracee_refuse(pid_t tid, int error) {
     bool done;
 #ifdef __x86_64__

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from broker.enforce import wire
 from broker.guard import build
@@ -125,9 +126,7 @@ class Sandbox:
                 self.send(answer)
         return message
 
-    def until(
-        self, wanted: Callable[[wire.GuardMessage], bool], timeout: float = 30
-    ) -> wire.GuardMessage:
+    def until(self, wanted: Callable[[wire.GuardMessage], bool], timeout: float = 30) -> wire.GuardMessage:
         """Answer questions until a wanted message comes."""
         end = time.monotonic() + timeout
         while True:
@@ -169,11 +168,17 @@ class Sandbox:
             self.send(message, chosen)
         return spawn
 
+    def of(self, spawn: int, kinds: Any, timeout: float = 30) -> wire.GuardMessage:
+        """The first message of these kinds about a spawn, also one that has come already."""
+
+        def wanted(message: wire.GuardMessage) -> bool:
+            return isinstance(message, kinds) and getattr(message, "spawn", None) == spawn
+
+        return next(filter(wanted, self.seen), None) or self.until(wanted, timeout)
+
     def started(self, spawn: int) -> wire.Spawned:
         """Wait until a spawn's program runs. Raises SpawnRefused."""
-        message = self.until(
-            lambda m: isinstance(m, wire.Spawned | wire.SpawnFailed) and m.spawn == spawn
-        )
+        message = self.of(spawn, wire.Spawned | wire.SpawnFailed)
         if isinstance(message, wire.SpawnFailed):
             raise SpawnRefused(message)
         assert isinstance(message, wire.Spawned)
@@ -181,9 +186,7 @@ class Sandbox:
 
     def exited(self, spawn: int, timeout: float = 60) -> wire.Exited:
         """Wait for a spawn's end."""
-        message = self.until(
-            lambda m: isinstance(m, wire.Exited | wire.SpawnFailed) and m.spawn == spawn, timeout
-        )
+        message = self.of(spawn, wire.Exited | wire.SpawnFailed, timeout)
         if isinstance(message, wire.SpawnFailed):
             raise SpawnRefused(message)
         assert isinstance(message, wire.Exited)
@@ -193,7 +196,11 @@ class Sandbox:
         """Run a command to its end, its output in files."""
         with open(self.work.parent / "out", "w+b") as out, open(self.work.parent / "err", "w+b") as err:
             spawn = self.start(
-                argv, stdin=stdin, stdout=out.fileno(), stderr=err.fileno(), **options  # type: ignore[arg-type]
+                argv,
+                stdin=stdin,
+                stdout=out.fileno(),
+                stderr=err.fileno(),
+                **options,  # type: ignore[arg-type]
             )
             exited = self.exited(spawn, timeout)
             out.seek(0)
