@@ -180,7 +180,10 @@ def _attend(
                     )  # fmt: skip
                 sandbox.kill()
             else:
-                streams = Streams(request.stdin, request.stdout, request.stderr, budget)
+                plan = stage.confined.plan
+                streams = Streams(
+                    request.stdin, request.stdout, request.stderr, budget, owner=(plan.uid, plan.gid)
+                )
                 process = sandbox.spawn(allowed, command, streams.inside)
                 streams.start()
                 ending = wait_attached(

@@ -119,14 +119,23 @@ def feed_stdin(source: int, target: int) -> None:
 class Streams:
     """Three pipes: the inside ends to hand over, the outside ends served by threads."""
 
-    def __init__(self, stdin: int, stdout: int, stderr: int, budget: OutputBudget) -> None:
-        """Open the pipes. A stdin of -1 gives the process an empty one."""
+    def __init__(
+        self, stdin: int, stdout: int, stderr: int, budget: OutputBudget, *, owner: tuple[int, int] | None = None
+    ) -> None:
+        """Open the pipes. A stdin of -1 gives the process an empty one.
+
+        `owner` (uid, gid) is the task's user, when that is another than ours: /dev/stdout leads to the pipe, and
+        opening it again is judged by the pipe's owner and mode (0600).
+        """
         in_read, in_write = os.pipe2(os.O_CLOEXEC)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             fcntl.fcntl(out_read, fcntl.F_SETPIPE_SZ, 1 << 20)
         self.inside = (in_read, out_write, err_write)
+        if owner is not None and os.geteuid() == 0:
+            for descriptor in self.inside:
+                os.fchown(descriptor, *owner)
         self._outputs = [
             threading.Thread(target=copy_stream, args=(out_read, stdout, budget), daemon=True),
             threading.Thread(target=copy_stream, args=(err_read, stderr, budget), daemon=True),
