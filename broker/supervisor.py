@@ -31,7 +31,7 @@ from broker.enforce.engine import Engine
 from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process, Sandbox
 from broker.enforce.workspace import Workspace, survey
-from broker.errors import BrokerError, JournalError
+from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
 from broker.request.operation import Exec
@@ -39,6 +39,7 @@ from broker.task.result import Result, finished, refused
 from broker.task.task import Task
 
 DRAIN_SECONDS = 10.0
+MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the guard reads of a start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
     on after that. A refusal is no exception: it is in the Result.
     """
     watcher = watcher or Watcher()
+    _refuse_too_long(request)
     workspace = survey(
         request.workspace, read_only=request.profile.sandbox.workspace == "read-only",
         shown=request.profile.sandbox.show,
@@ -127,6 +129,21 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
             raise
 
 
+def _environment(request: RunRequest) -> tuple[str, ...]:
+    read_only = request.profile.sandbox.workspace == "read-only"
+    return confinement.environment(request.profile, read_only=read_only, terminal=request.terminal)
+
+
+def _refuse_too_long(request: RunRequest) -> None:
+    """Say so before anything is made: the guard would refuse the start, and so would the kernel at 2 MiB."""
+    size = sum(len(os.fsencode(word)) + 1 for word in (*request.argv, *_environment(request)))
+    if size > MOST_WORDS:
+        raise UsageError(
+            f"the command is too long: {size} bytes with its environment, and at most {MOST_WORDS} can be judged. "
+            "Pass long text in a file or on stdin"
+        )
+
+
 def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str) -> Result:
     """Judge the command, start it, wait for it, account for it."""
     task = stage.task
@@ -140,12 +157,7 @@ def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str) -> 
     else:
         verdict = task.operators_choice(operation)
 
-    command = Command(
-        argv=request.argv, cwd=stage.confined.context.cwd,
-        env=confinement.environment(
-            request.profile, read_only=request.profile.sandbox.workspace == "read-only", terminal=request.terminal
-        ),
-    )  # fmt: skip
+    command = Command(argv=request.argv, cwd=stage.confined.context.cwd, env=_environment(request))
     journal.append(event.SPAWN_STARTED, task=task.path, argv=request.argv, terminal=request.terminal)
     process, ending = _attend(request, stage, verdict, command, journal)
     return _finish(request, stage, journal, engine, process, ending, None)
