@@ -269,7 +269,8 @@ def _stage(
 ) -> Iterator[Stage]:
     """Make the sandbox, prove its layers, and record both. On the way out, nothing of it is left."""
     base = runtime_base()
-    sweep_task_folders(base)
+    if swept := [*engine.sweep(), *sweep_task_folders(base)]:
+        journal.append(event.SANDBOX_SWEPT, removed=swept)
     folder = make_task_folder(base, journal.run, workspace.uid, workspace.gid)
     sandbox: Sandbox | None = None
     try:

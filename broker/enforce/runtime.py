@@ -8,10 +8,12 @@ the broker's when root runs a task in somebody's workspace; so it never lies in 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,11 +105,23 @@ class OwnerMark:
         return self.boot == boot_id() and process_start(self.pid) == self.start != ""
 
 
+@contextlib.contextmanager
+def _one_at_a_time(base: Path) -> Iterator[None]:
+    """Let nobody sweep while a folder is there and its owner's mark is not. The kernel frees a dead one's lock."""
+    descriptor = os.open(base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
     """Make the folder that is shown inside as /run/broker: the guard, and the list of denials."""
     folder = base / f"task-{task}"
-    folder.mkdir(mode=0o700)
-    (folder / "owner").write_text(str(OwnerMark.mine()), encoding="ascii")
+    with _one_at_a_time(base):
+        folder.mkdir(mode=0o700)
+        (folder / "owner").write_text(str(OwnerMark.mine()), encoding="ascii")
     os.link(guard_binary(base), folder / "guard")
     (folder / "denials.jsonl").touch(0o644)
     (folder / "empty").touch(0o444)  # shown in the place of secrets
@@ -141,12 +155,13 @@ def remove_task_folder(folder: Path) -> None:
 def sweep_task_folders(base: Path) -> list[str]:
     """Remove folders whose broker is dead. Returns a line for each."""
     removed = []
-    for folder in base.glob("task-*"):
-        try:
-            mark = OwnerMark.parse((folder / "owner").read_text(encoding="ascii"))
-        except OSError:
-            mark = None
-        if mark is None or not mark.alive():
-            remove_task_folder(folder)
-            removed.append(f"task folder {folder.name}")
+    with _one_at_a_time(base):
+        for folder in base.glob("task-*"):
+            try:
+                mark = OwnerMark.parse((folder / "owner").read_text(encoding="ascii"))
+            except OSError:
+                mark = None
+            if mark is None or not mark.alive():
+                remove_task_folder(folder)
+                removed.append(f"task folder {folder.name}")
     return removed
