@@ -1,0 +1,22 @@
+"""Build step: write `tables.json`, so that a cold start does not parse TOML. Run by the build hook."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from broker.classify.tables import COMPILED, compile_tables, sources
+
+
+def main() -> Path:
+    """Write the compiled tables beside the sources and return the file's path."""
+    target = Path(__file__).with_name(COMPILED)
+    text = json.dumps(compile_tables(sources()), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    temporary = target.with_suffix(".json.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(target)
+    return target
+
+
+if __name__ == "__main__":
+    print(main())

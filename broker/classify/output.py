@@ -1,0 +1,163 @@
+"""Step 2: what a few harmless commands print, so that `$(pwd)`, `echo … | sh` and `base64 -d | sh` are read through."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+
+from broker.classify.context import Context
+from broker.classify.paths import normalise, resolve
+from broker.classify.scope import TAME, UNKNOWN, Scope, Stdin
+from broker.classify.words import Word, decode_ansi
+
+_TAME_PRINTERS = frozenset(
+    "date nproc id whoami hostname uname wc seq expr bc getconf arch tput stat cksum tty logname basename "
+    "md5sum sha1sum sha256sum uuidgen jot factor".split()
+)
+MAX_OUTPUT = 16 * 1024
+
+
+def of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    """Return what this command prints, with unknown pieces marked, or None if nothing is known."""
+    name = words[0].text
+    if name not in _PRINTERS:
+        if name in _TAME_PRINTERS:
+            return TAME
+        return None
+    arguments = words[1:]
+    text = _PRINTERS[name](arguments, stdin, scope, context)
+    return text if text is None or len(text) <= MAX_OUTPUT else None
+
+
+def _echo(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    escapes = False
+    while words and re.fullmatch(r"-[neE]+", words[0].text):
+        escapes = "e" in words[0].text
+        words = words[1:]
+    if any(word.glob for word in words):
+        return None
+    text = " ".join([word.text for word in words])
+    return (decode_ansi(text) if escapes else text) + "\n"
+
+
+def _printf(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    if words and words[0].text == "--":
+        words = words[1:]
+    if not words or words[0].text.startswith("-") or any(word.glob for word in words):
+        return None
+    form, values = decode_ansi(words[0].text), [word.text for word in words[1:]]
+    pieces = re.split(r"%([%sbdq])", form)
+    if "%" in "".join(pieces[0::2]):
+        return None
+    out: list[str] = []
+    while True:
+        used = 0
+        for at, piece in enumerate(pieces):
+            if at % 2 == 0:
+                out.append(piece)
+            elif piece == "%":
+                out.append("%")
+            else:
+                value = values[used] if used < len(values) else ""
+                out.append(decode_ansi(value) if piece == "b" else value)
+                used += 1
+        values = values[used:]
+        if not values or not used:
+            return "".join(out)
+
+
+def _cat(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    if all(word.text == "-" for word in words) and stdin is not None:
+        return stdin.text
+    return None
+
+
+def _pwd(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    return scope.cwd if scope.cwd is not None else UNKNOWN
+
+
+def _mktemp(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    scratch = context.scratch[0] if context.scratch else "/tmp"
+    templates = [word.text for word in words if not word.text.startswith("-")]
+    if any(word.text in ("-p", "--tmpdir") or word.text.startswith(("-p", "--tmpdir=")) for word in words):
+        return UNKNOWN if len(templates) > 1 else scratch + "/" + TAME
+    if templates:
+        return re.sub(r"X{3,}", TAME, templates[0])
+    return scratch + "/" + TAME
+
+
+def _git(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    texts = [word.text for word in words]
+    if texts[:1] == ["rev-parse"]:
+        if "--show-toplevel" in texts:
+            return context.workspace
+        if "--git-dir" in texts:
+            return ".git"
+        return TAME
+    if texts[:1] in (["merge-base"], ["describe"], ["hash-object"], ["write-tree"]):
+        return TAME
+    return None
+
+
+def _dirname(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    if len(words) != 1 or not words[0].known:
+        return UNKNOWN
+    text = words[0].text.rstrip("/")
+    head, slash, _ = text.rpartition("/")
+    return head or ("/" if slash else ".")
+
+
+def _realpath(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    targets = [word for word in words if not word.text.startswith("-")]
+    if len(targets) != 1:
+        return UNKNOWN
+    path = resolve(targets[0].text, scope.cwd, context)
+    return UNKNOWN if path is None else normalise(path)
+
+
+def _base64(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    decoding = any(re.fullmatch(r"-[a-z]*[dD][a-z]*|--d[a-z]*", word.text) for word in words)
+    if not decoding or stdin is None or stdin.text is None:
+        return None
+    try:
+        return b64decode(stdin.text.strip(), validate=False).decode("utf-8", "surrogateescape")
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _xxd(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    flags = "".join(word.text for word in words if word.text.startswith("-"))
+    if "r" not in flags or "p" not in flags or stdin is None or stdin.text is None:
+        return None
+    try:
+        return bytes.fromhex(stdin.text.strip()).decode("utf-8", "surrogateescape")
+    except ValueError:
+        return None
+
+
+def _rev(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    if words or stdin is None or stdin.text is None:
+        return None
+    return "\n".join(line[::-1] for line in stdin.text.split("\n"))
+
+
+def _tee(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    return stdin.text if stdin is not None else None
+
+
+_PRINTERS = {
+    "echo": _echo,
+    "printf": _printf,
+    "cat": _cat,
+    "tee": _tee,
+    "pwd": _pwd,
+    "mktemp": _mktemp,
+    "git": _git,
+    "dirname": _dirname,
+    "realpath": _realpath,
+    "readlink": _realpath,
+    "base64": _base64,
+    "xxd": _xxd,
+    "rev": _rev,
+}

@@ -1,0 +1,169 @@
+"""Step 2: what is known while a text is read: variables, the working directory, and the parts found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.classify.context import Context
+from broker.classify.risk import Part, PartKind, Reason, Risk
+
+if TYPE_CHECKING:
+    from broker.classify.words import Word
+
+UNKNOWN = "\U0010fffe"
+"""Stands, in a word's text, for a piece that cannot be known. No program is ever given this character."""
+
+TAME = "\U0010ffff"
+"""Stands for a piece that is not known but holds no slash, no blank and no leading dash: a number, a date, a name."""
+
+MAX_WORDS = 4096
+MAX_TEXT = 64 * 1024
+MAX_DEPTH = 12
+
+
+@dataclass(slots=True)
+class Stdin:
+    """Where a command reads from: `kind` is pipe, file or text; `text` is what it will read, if known."""
+
+    kind: str
+    text: str | None = None
+    path: str = ""
+
+
+@dataclass(slots=True)
+class Scope:
+    """What a shell knows at one point of a text. `cwd` is None once it cannot be followed."""
+
+    cwd: str | None
+    variables: dict[str, str] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    stdin: Stdin | None = None
+    previous_cwd: str | None = None
+
+    def copy(self) -> Scope:
+        """A subshell's view: it starts equal, and what it changes stays in it."""
+        return Scope(
+            self.cwd,
+            dict(self.variables),
+            set(self.exported),
+            set(self.functions),
+            self.stdin,
+            self.previous_cwd,
+        )
+
+    def merge(self, branch: Scope) -> None:
+        """Something may or may not have run (a branch, a loop): what it changed is no longer known."""
+        for name, value in branch.variables.items():
+            if self.variables.get(name) != value:
+                self.variables[name] = UNKNOWN
+        if branch.cwd != self.cwd:
+            self.cwd = None
+        self.functions |= branch.functions
+        self.exported |= branch.exported
+
+
+class Finding:
+    """The effects of one part, while they are being collected."""
+
+    __slots__ = ("effects", "reasons")
+
+    def __init__(self) -> None:
+        self.effects: set[Risk] = set()
+        self.reasons: list[Reason] = []
+
+    def add(self, risk: Risk, rule: str, text: str, span: tuple[int, int] | None = None) -> None:
+        """Record one effect and why. A second reason with the same rule, class and place is dropped."""
+        self.effects.add(risk)
+        for reason in self.reasons:
+            if reason.rule == rule and reason.risk is risk and reason.text == text:
+                return
+        self.reasons.append(Reason(rule=rule, risk=risk, text=text, span=span))
+
+
+class TooMuch(Exception):
+    """The text is larger or deeper than we are willing to read. `rule` is the reason's id."""
+
+    def __init__(self, why: str, rule: str) -> None:
+        super().__init__(why)
+        self.why, self.rule = why, rule
+
+
+class Inquiry:
+    """One question to the classifier: the context, and the parts found so far.
+
+    `part_of` and `span_of` say where new parts hang and how their positions map to the original text.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.parts: list[Part | None] = []
+        self.words = 0
+        self.depth = 0
+        self.fixed_span: tuple[int, int] | None = None
+        self.joins: tuple[int, ...] = ()
+
+    def span(self, start: int, end: int) -> tuple[int, int] | None:
+        """Map a span of the text being read to the original text."""
+        if self.fixed_span is not None:
+            return self.fixed_span
+        if self.joins:
+            return (
+                start + 2 * sum(1 for at in self.joins if at <= start),
+                end + 2 * sum(1 for at in self.joins if at < end),
+            )
+        return (start, end)
+
+    def count(self, words: int) -> None:
+        """Account for words read. Raises TooMuch."""
+        self.words += words
+        if self.words > MAX_WORDS:
+            raise TooMuch(f"It has more than {MAX_WORDS} words.", "text.too_large")
+
+    def open(self) -> int:
+        """Reserve a place, so that a command stands before the parts inside it."""
+        self.parts.append(None)
+        return len(self.parts) - 1
+
+    def close(
+        self,
+        index: int,
+        kind: PartKind,
+        finding: Finding,
+        *,
+        words: Iterable[Word] = (),
+        static: bool = False,
+        span: tuple[int, int] | None = None,
+        within: int | None = None,
+    ) -> None:
+        """Fill the place."""
+        self.parts[index] = Part(
+            kind=kind,
+            argv=tuple([shown(word.text) for word in words]),
+            static=static,
+            effects=frozenset(finding.effects or (Risk.SAFE,)),
+            reasons=tuple(finding.reasons),
+            span=span,
+            within=within,
+        )
+
+    def add(
+        self,
+        kind: PartKind,
+        finding: Finding,
+        span: tuple[int, int] | None,
+        within: int | None = None,
+    ) -> int:
+        """Append a finished part that has no words."""
+        index = self.open()
+        self.close(index, kind, finding, span=span, within=within)
+        return index
+
+
+def shown(text: str) -> str:
+    """A word as people may see it: what is not known shows as `…`."""
+    if UNKNOWN in text or TAME in text:
+        return text.replace(UNKNOWN, "…").replace(TAME, "…")
+    return text

@@ -1,0 +1,621 @@
+"""Step 2: one word of shell text, as bash would pass it on.
+
+In goes a word's raw text and what is known (Scope); out come the words that the program would get. Pieces
+that cannot be known are marked (UNKNOWN, TAME), never guessed. Commands inside a word (substitutions) are
+handed to the Expander's `substitute`, so that they are judged too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.classify.risk import Reason, Risk
+from broker.classify.scope import TAME, UNKNOWN, Scope
+from broker.classify.tokens import (
+    Unreadable,
+    skip_ansi,
+    skip_backquotes,
+    skip_braces,
+    skip_double_quotes,
+    skip_parentheses,
+    skip_single_quotes,
+)
+
+MAX_FIELDS = 256
+
+
+class Word:
+    """A word. `static`: bash passes exactly `text`. `glob`: it may become several names."""
+
+    __slots__ = ("end", "glob", "start", "static", "text")
+
+    def __init__(self, text: str, static: bool, glob: bool, start: int, end: int) -> None:
+        self.text, self.static, self.glob, self.start, self.end = text, static, glob, start, end
+
+    @property
+    def known(self) -> bool:
+        """Whether the text is known, even if it is a pattern."""
+        return UNKNOWN not in self.text and TAME not in self.text
+
+    def __repr__(self) -> str:
+        return f"Word({self.text!r}, static={self.static}, glob={self.glob})"
+
+
+Substitute = Callable[[str, Scope, int, str], str]
+"""(text, scope, position, how) -> the output if it is known. `how`: command, input `<(`, output `>(`."""
+
+
+@dataclass(slots=True)
+class Expander:
+    """Expands words. `notes` collects what the words themselves do (a secret read, code run by `@P`)."""
+
+    scope: Scope
+    home: str
+    scratch: str
+    substitute: Substitute
+    notes: list[Reason]
+    offset: int = 0
+
+    def words(self, raw: str, start: int, end: int) -> list[Word]:
+        """Return the words that this raw word becomes."""
+        if _PLAIN.fullmatch(raw):
+            return [Word(raw, True, False, start, end)]
+        if "{" in raw and ("," in raw or ".." in raw):
+            pieces = expand_braces(raw)
+            if len(pieces) > 1:
+                self.offset = start
+                out: list[Word] = []
+                for piece in pieces:
+                    out += self._fields(piece, start, end)
+                return out
+        self.offset = start
+        return self._fields(raw, start, end)
+
+    def value(self, raw: str, at: int) -> str:
+        """Expand an assignment's value, a redirection's target or a pattern: one word, no splitting."""
+        if _PLAIN.fullmatch(raw):
+            return raw
+        self.offset = at
+        fields = self._fields(raw, at, at + len(raw), split=False)
+        return fields[0].text if fields else ""
+
+    def target(self, raw: str, at: int) -> Word:
+        """Expand a redirection's target."""
+        if _PLAIN.fullmatch(raw):
+            return Word(raw, True, False, at, at + len(raw))
+        self.offset = at
+        fields = self._fields(raw, at, at + len(raw), split=False)
+        return fields[0] if fields else Word("", True, False, at, at + len(raw))
+
+    def body(self, text: str, at: int) -> str:
+        """Expand a here-document's body: as in double quotes, but quotes are nothing special."""
+        if "$" not in text and "`" not in text and "\\" not in text:
+            return text
+        self.offset = at
+        out: list[str] = []
+        self._quoted(text, 0, len(text), out, quotes=False)
+        return "".join(out)
+
+    # -- the scanner -----------------------------------------------------------------------------------
+
+    def _fields(self, raw: str, start: int, end: int, *, split: bool = True) -> list[Word]:
+        fields: list[Word] = []
+        current: list[str] = []
+        seen = False  # the field exists even if it is empty: something quoted was in it
+        glob = False
+        at, length = 0, len(raw)
+        if raw[0] == "~":
+            at, value = self._tilde(raw)
+            current.append(value)
+        while at < length:
+            match = _RUN.match(raw, at)
+            if match:
+                current.append(match.group())
+                at = match.end()
+                if at >= length:
+                    break
+            char = raw[at]
+            if char == "\\":
+                if raw[at + 1 : at + 2] != "\n":
+                    current.append(raw[at + 1 : at + 2])
+                    seen = True
+                at += 2
+            elif char == "'":
+                close = skip_single_quotes(raw, at + 1)
+                current.append(raw[at + 1 : close - 1])
+                seen = True
+                at = close
+            elif char == '"':
+                close = skip_double_quotes(raw, at + 1)
+                self._quoted(raw, at + 1, close - 1, current)
+                seen = True
+                at = close
+                if raw == '"$@"':
+                    return [Word(UNKNOWN, False, False, start, end)]
+            elif char == "$" and raw[at + 1 : at + 2] == '"':
+                at += 1
+            elif char == "$" and raw[at + 1 : at + 2] == "'":
+                close = skip_ansi(raw, at + 2)
+                current.append(decode_ansi(raw[at + 2 : close - 1]))
+                seen = True
+                at = close
+            elif char == "$" or char == "`":
+                value, at = self._expansion(raw, at, quoted=False)
+                if split and value and (" " in value or "\n" in value or "\t" in value):
+                    glob |= any(mark in value for mark in "*?[")
+                    for index, piece in enumerate(_split(value)):
+                        if index:
+                            text = "".join(current)
+                            if text or seen:
+                                fields.append(_word(text, glob, start, end))
+                            current, seen = [], False
+                            if len(fields) > MAX_FIELDS:
+                                raise Unreadable("it expands to too many words", "text.too_large")
+                        current.append(piece)
+                else:
+                    current.append(value)
+                    if split and value and any(mark in value for mark in "*?["):
+                        glob = True
+            elif char in "<>":
+                close = skip_parentheses(raw, at + 2, 0)
+                self.substitute(
+                    raw[at + 2 : close - 1], self.scope, self.offset + at + 2, "input" if char == "<" else "output"
+                )
+                current.append("/dev/fd/" + TAME)
+                at = close
+            elif char == "(":  # an array's value, or an extglob: judged for what is inside it
+                close = skip_parentheses(raw, at + 1, 0)
+                inner = raw[at + 1 : close - 1]
+                if current and current[-1].endswith("="):
+                    self.scan(inner)
+                    current.append(UNKNOWN)
+                else:
+                    self.scan(inner)
+                    if _RUNS_CODE_IN_PATTERN.search(inner):
+                        self.notes.append(
+                            Reason(
+                                rule="shell.glob_qualifier",
+                                risk=Risk.CODE_EXECUTION,
+                                text="A zsh glob qualifier runs code for each name.",
+                            )
+                        )
+                    current.append("*")
+                    glob = True
+                at = close
+            elif char in "*?[":
+                glob |= char != "[" or "]" in raw[at:]
+                current.append(char)
+                at += 1
+            else:
+                current.append(char)
+                at += 1
+        text = "".join(current)
+        if text or seen or not split:
+            fields.append(_word(text, glob, start, end))
+        return fields
+
+    def _quoted(self, raw: str, at: int, end: int, out: list[str], *, quotes: bool = True) -> None:
+        """Expand the inside of double quotes (or, without `quotes`, a here-document's body)."""
+        while at < end:
+            match = _QUOTED_RUN.match(raw, at, end)
+            if match:
+                out.append(match.group())
+                at = match.end()
+                if at >= end:
+                    break
+            char = raw[at]
+            if char == "\\":
+                following = raw[at + 1 : at + 2]
+                if following == "\n":
+                    pass
+                elif following in ("$", "`", "\\") or (following == '"' and quotes):
+                    out.append(following)
+                else:
+                    out.append("\\" + following)
+                at += 2
+            else:
+                value, at = self._expansion(raw, at, quoted=True)
+                out.append(value)
+
+    def scan(self, text: str) -> None:
+        """Find and judge the substitutions in text whose value does not matter (arithmetic, patterns)."""
+        at, length = 0, len(text)
+        while at < length:
+            char = text[at]
+            if char == "\\":
+                at += 2
+            elif char == "'":
+                # Subscripts are evaluated again: bash runs a quoted substitution inside them.
+                close = text.find("'", at + 1)
+                at = close + 1 if close >= 0 else at + 1
+            elif char == "$" or char == "`":
+                _, at = self._expansion(text, at, quoted=True)
+            elif char in "<>" and text.startswith("(", at + 1):
+                close = skip_parentheses(text, at + 2, 0)
+                self.substitute(text[at + 2 : close - 1], self.scope, self.offset + at + 2, "input")
+                at = close
+            else:
+                at += 1
+
+    def arithmetic(self, text: str) -> None:
+        """Judge an arithmetic expression: substitutions in it, and in the values of variables it names."""
+        self.scan(text)
+        for name in _NAME.findall(text):
+            value = self.scope.variables.get(name, "")
+            if "$(" in value or "`" in value:
+                self.notes.append(
+                    Reason(
+                        rule="shell.arithmetic_value",
+                        risk=Risk.CODE_EXECUTION,
+                        text=f"Arithmetic evaluates ${name}, and its value holds a command.",
+                    )
+                )
+
+    # -- expansions ------------------------------------------------------------------------------------
+
+    def _expansion(self, raw: str, at: int, *, quoted: bool) -> tuple[str, int]:
+        """Expand what starts with `$` or a backquote; return its value and the index behind it."""
+        if raw[at] == "`":
+            close = skip_backquotes(raw, at + 1)
+            inner = raw[at + 1 : close - 1]
+            inner = _BACKQUOTE_ESCAPE.sub(r"\1", inner)
+            if quoted:
+                inner = inner.replace('\\"', '"')
+            return self.substitute(inner, self.scope, self.offset + at + 1, "command"), close
+        following = raw[at + 1 : at + 2]
+        if following == "(":
+            close = skip_parentheses(raw, at + 2, 0)
+            inner = raw[at + 2 : close - 1]
+            if inner.startswith("(") and inner.endswith(")") and _even(inner[1:-1]):
+                self.arithmetic(inner[1:-1])
+                return TAME, close
+            return self.substitute(inner, self.scope, self.offset + at + 2, "command"), close
+        if following == "{":
+            close = skip_braces(raw, at + 2, 0, quoted=quoted)
+            inner = raw[at + 2 : close - 1]
+            if inner[:1] in (" ", "\t", "\n", "|"):
+                return self.substitute(inner.lstrip("|"), self.scope, self.offset + at + 2, "command"), close
+            return self._parameter(inner), close
+        if following == "[":
+            close = raw.find("]", at)
+            if close > 0:
+                self.arithmetic(raw[at + 2 : close])
+                return TAME, close + 1
+        match = _NAME.match(raw, at + 1)
+        if match:
+            return self.variable(match.group()), match.end()
+        if following and following in "?#$!-0123456789@*":
+            if following in "?#$!-":
+                return TAME, at + 2
+            return UNKNOWN, at + 2
+        return "$", at + 1
+
+    def variable(self, name: str) -> str:
+        """A variable's value, as far as it is known."""
+        scope = self.scope
+        if name in scope.variables:
+            return scope.variables[name]
+        if name == "HOME":
+            return self.home
+        if name == "PWD":
+            return scope.cwd if scope.cwd is not None else UNKNOWN
+        if name == "OLDPWD":
+            return scope.previous_cwd if scope.previous_cwd is not None else UNKNOWN
+        if name == "IFS":
+            return " \t\n"
+        if name in _TAME_NAMES:
+            return TAME
+        if is_secret_name(name):
+            self.notes.append(
+                Reason(
+                    rule="secret.variable",
+                    risk=Risk.SYSTEM_WRITE,
+                    text=f"${name} is named like a secret, and its value is used here.",
+                )
+            )
+        return UNKNOWN
+
+    def _parameter(self, inner: str) -> str:
+        """`${…}`."""
+        match = _PARAMETER.match(inner)
+        if not match:
+            self.scan(inner)
+            return UNKNOWN
+        prefix, name, subscript, rest = match.groups()
+        if subscript:
+            self.arithmetic(subscript)
+        if prefix == "#" and not rest:
+            if _NAME.fullmatch(name):
+                self.variable(name)
+            return TAME
+        if prefix == "!":
+            self.scan(rest)
+            named = self.scope.variables.get(name)
+            if named and _NAME.fullmatch(named) and not rest and not subscript:
+                return self.variable(named)
+            return UNKNOWN
+        special = not _NAME.fullmatch(name)
+        value = (TAME if name in "?#$!-" else UNKNOWN) if special else self.variable(name)
+        if subscript:
+            value = UNKNOWN
+        if not rest:
+            return value
+        return self._operator(name, value, rest, set_here=name in self.scope.variables)
+
+    def _operator(self, name: str, value: str, rest: str, *, set_here: bool) -> str:
+        """Apply `:-`, `%`, `/`, `@P` and the like to a value."""
+        if rest.startswith("@"):
+            if rest[1:2] == "P":
+                self.notes.append(
+                    Reason(
+                        rule="shell.prompt_expansion",
+                        risk=Risk.CODE_EXECUTION,
+                        text=f"${{{name}@P}} runs the commands inside the variable's value.",
+                    )
+                )
+            return UNKNOWN
+        colon = rest.startswith(":")
+        op = rest[1:2] if colon else rest[:1]
+        if op and op in "-=?+" and (colon or op != "?" or True):
+            default = self.value(rest[2:] if colon else rest[1:], self.offset) if len(rest) > 1 + colon else ""
+            unknown = value == UNKNOWN
+            if op == "+":
+                return default if set_here and value and not unknown else (default and UNKNOWN)
+            if op == "?":
+                return value
+            chosen = value if set_here and value and not unknown else (value if not unknown else None)
+            if op == "=" and chosen is None:
+                self.scope.variables[name] = default
+            if chosen is not None:
+                return chosen
+            # Not set in this text: the default is what bash uses unless the environment has the variable.
+            return default
+        if colon:
+            numbers = _SUBSTRING.fullmatch(rest)
+            if numbers and UNKNOWN not in value and TAME not in value:
+                first = int(numbers.group(1))
+                first = first if first >= 0 else max(0, len(value) + first)
+                if numbers.group(2) is None:
+                    return value[first:]
+                count = int(numbers.group(2))
+                return value[first : first + count] if count >= 0 else value[first : len(value) + count]
+            self.arithmetic(rest[1:])
+            return UNKNOWN
+        if rest[0] in "%#":
+            double = rest[:2] in ("%%", "##")
+            pattern = self.value(rest[2 if double else 1 :], self.offset) if len(rest) > (2 if double else 1) else ""
+            return _trim(value, pattern, end=rest[0] == "%", longest=double)
+        self.scan(rest)
+        if rest[0] in "^,":
+            return value if UNKNOWN in value or TAME in value else UNKNOWN
+        return UNKNOWN
+
+    def _tilde(self, raw: str) -> tuple[int, str]:
+        match = _TILDE.match(raw)
+        if not match:
+            return 0, ""
+        name, following = match.group(1), raw[match.end() : match.end() + 1]
+        if following and following != "/":
+            return 0, ""
+        if not name:
+            return match.end(), self.variable("HOME")
+        if name == "+":
+            return match.end(), self.variable("PWD")
+        if name == "-":
+            return match.end(), self.variable("OLDPWD")
+        if name == "root":
+            return match.end(), "/root"
+        return match.end(), "/home/" + name
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,\-^]+")
+_RUN = re.compile(r"[^\\'\"$`<>(*?\[]+")
+_QUOTED_RUN = re.compile(r"[^\\$`]+")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])(\[[^\]]*(?:\[[^\]]*\][^\]]*)*\])?(.*)", re.S)
+_SUBSTRING = re.compile(r":\s*(-?\d+|\s-\d+)\s*(?::\s*(-?\d+)\s*)?")
+_TILDE = re.compile(r"~([A-Za-z_][\w.-]*|[+-])?")
+_BACKQUOTE_ESCAPE = re.compile(r"\\([\\`$])")
+_RUNS_CODE_IN_PATTERN = re.compile(r"(?:^|[^a-z])[e+][:'\"\[{<a-z]")
+_TAME_NAMES = frozenset(
+    "RANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME UID EUID PPID BASHPID COLUMNS LINES USER LOGNAME "
+    "HOSTNAME SRANDOM BASH_VERSION OSTYPE HOSTTYPE MACHTYPE SHLVL PIPESTATUS LANG TERM".split()
+)
+
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|APIKEY|API_KEY|PRIVATE_KEY|ACCESS_KEY|SECRET_KEY|"
+    r"SECRET_ACCESS_KEY|ACCESS_KEY_ID|ENCRYPTION_KEY|SIGNING_KEY|AUTH_KEY|CREDENTIALS?|SESSION_KEY|PAT)$",
+    re.I,
+)
+_SECRET_NAMES = frozenset("DATABASE_URL PGPASSWORD MYSQL_PWD REDIS_URL MONGODB_URI SENTRY_DSN NPM_AUTH".split())
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable's name says that it holds a secret."""
+    return name in _SECRET_NAMES or bool(_SECRET_NAME.search(name))
+
+
+def _word(text: str, glob: bool, start: int, end: int) -> Word:
+    return Word(text, not glob and UNKNOWN not in text and TAME not in text, glob, start, end)
+
+
+def _split(value: str) -> list[str]:
+    """Split as bash splits an unquoted expansion; a blank at an edge separates from the neighbour."""
+    pieces = value.split()
+    if not pieces:
+        return ["", ""]
+    if value[0] in " \t\n":
+        pieces.insert(0, "")
+    if value[-1] in " \t\n":
+        pieces.append("")
+    return pieces
+
+
+def _even(inner: str) -> bool:
+    level = 0
+    for char in inner:
+        if char == "(":
+            level += 1
+        elif char == ")":
+            level -= 1
+            if level < 0:
+                return False
+    return level == 0
+
+
+def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
+    """`${x%pattern}` and its kin, for known values and simple patterns."""
+    if UNKNOWN in value or TAME in value or UNKNOWN in pattern or TAME in pattern:
+        return UNKNOWN
+    if not any(mark in pattern for mark in "*?["):
+        return value.removesuffix(pattern) if end else value.removeprefix(pattern)
+    if "[" in pattern:
+        return UNKNOWN
+    translated = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    compiled = re.compile(translated, re.S)
+    cuts = range(len(value) + 1)
+    if end:
+        order = cuts if longest else reversed(cuts)
+        return next((value[:cut] for cut in order if compiled.fullmatch(value[cut:])), value)
+    order = reversed(cuts) if longest else cuts
+    return next((value[cut:] for cut in order if compiled.fullmatch(value[:cut])), value)
+
+
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
+_ANSI_ESCAPE = re.compile(
+    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|c(.)|(.))", re.S
+)
+
+
+def decode_ansi(text: str) -> str:
+    """Decode the inside of `$'…'`."""
+
+    def one(match: re.Match[str]) -> str:
+        octal, hexadecimal, short, long, control, other = match.groups()
+        if octal:
+            return _char(int(octal, 8) & 0xFF)
+        if hexadecimal:
+            return _char(int(hexadecimal, 16))
+        if short or long:
+            code = int(short or long, 16)
+            return chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else UNKNOWN
+        if control:
+            return chr(ord(control.upper()) & 0x1F)
+        return _ANSI.get(other, other if other in "\\'\"?" else "\\" + other)
+
+    # bash ends the string at a NUL.
+    return _ANSI_ESCAPE.sub(one, text).split("\0", 1)[0]
+
+
+def _char(byte: int) -> str:
+    return chr(byte) if byte < 0x80 else bytes((byte,)).decode("utf-8", "surrogateescape")
+
+
+# -- braces --------------------------------------------------------------------------------------------
+
+_RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
+
+
+def expand_braces(raw: str, budget: int = MAX_FIELDS) -> list[str]:
+    """Brace expansion, on the raw text, before everything else (as bash does it)."""
+    at, length = 0, len(raw)
+    while at < length:
+        at = _next_brace(raw, at)
+        if at >= length:
+            return [raw]
+        parts, close = _alternatives(raw, at)
+        if parts is None:
+            at += 1
+            continue
+        before, after = raw[:at], raw[close:]
+        out: list[str] = []
+        tails = expand_braces(after, budget) if "{" in after else [after]
+        for part in parts:
+            for inner in expand_braces(part, budget) if "{" in part else [part]:
+                out += [before + inner + tail for tail in tails]
+                if len(out) > budget:
+                    raise Unreadable("its braces expand to too many words", "text.too_large")
+        return out
+    return [raw]
+
+
+def _next_brace(raw: str, at: int) -> int:
+    length = len(raw)
+    while at < length:
+        char = raw[at]
+        if char == "{":
+            return at
+        at = _skip_quoted(raw, at)
+    return length
+
+
+def _skip_quoted(raw: str, at: int) -> int:
+    char = raw[at]
+    if char == "\\":
+        return at + 2
+    if char == "'":
+        return skip_single_quotes(raw, at + 1)
+    if char == '"':
+        return skip_double_quotes(raw, at + 1)
+    if char == "`":
+        return skip_backquotes(raw, at + 1)
+    if char == "$":
+        following = raw[at + 1 : at + 2]
+        if following == "{":
+            return skip_braces(raw, at + 2, 0)
+        if following == "(":
+            return skip_parentheses(raw, at + 2, 0)
+        if following == "'":
+            return skip_ansi(raw, at + 2)
+    return at + 1
+
+
+def _alternatives(raw: str, at: int) -> tuple[list[str] | None, int]:
+    """The alternatives of the brace that opens at `at`, and the index behind it; None if it is literal."""
+    parts: list[str] = []
+    start = cursor = at + 1
+    level = 0
+    length = len(raw)
+    while cursor < length:
+        char = raw[cursor]
+        if char == "{":
+            level += 1
+            cursor += 1
+        elif char == "}":
+            if level == 0:
+                inner = raw[at + 1 : cursor]
+                if parts:
+                    return [*parts, raw[start:cursor]], cursor + 1
+                return _range(inner), cursor + 1
+            level -= 1
+            cursor += 1
+        elif char == "," and level == 0:
+            parts.append(raw[start:cursor])
+            cursor += 1
+            start = cursor
+        else:
+            cursor = _skip_quoted(raw, cursor)
+    return None, at + 1
+
+
+def _range(inner: str) -> list[str] | None:
+    match = _RANGE.fullmatch(inner)
+    if not match:
+        return None
+    first, last, step = match.groups()
+    stride = abs(int(step)) if step else 1
+    stride = stride or 1
+    if first.lstrip("-").isdigit() and last.lstrip("-").isdigit():
+        low, high = int(first), int(last)
+        width = max(len(first), len(last)) if first.lstrip("-")[0] == "0" or last.lstrip("-")[0] == "0" else 0
+        if abs(high - low) // stride > MAX_FIELDS:
+            return [TAME]
+        numbers = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
+        return [str(number).zfill(width) for number in numbers]
+    if len(first) == 1 and len(last) == 1 and first.isalpha() and last.isalpha():
+        low, high = ord(first), ord(last)
+        letters = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
+        return [chr(letter) for letter in letters]
+    return None

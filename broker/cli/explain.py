@@ -1,0 +1,104 @@
+"""`broker explain`: the tree of a command, with spans, classes and the rules that spoke."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from broker.cli.classify import _clean, _printable, add_context_arguments, answer_of, context_of
+
+if TYPE_CHECKING:
+    from broker.classify.risk import Assessment, Part
+
+SUMMARY = "show how a command was understood, and which rules spoke"
+EXAMPLES = """\
+broker explain 'cd src && make | tee ~/.bashrc'
+broker explain --json "env -S 'rm -rf build'"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare this verb's options."""
+    parser.add_argument("text", help="a shell text; `-` reads it from standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_context_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Classify one text and draw what was found."""
+    from broker.classify import classify
+    from broker.request.operation import ShellText
+
+    context = context_of(args)
+    text = sys.stdin.read() if args.text == "-" else args.text
+    answer = classify(ShellText(text=text, dialect=context.dialect), context)
+    if args.json:
+        print(json.dumps(explained(text, answer), ensure_ascii=False, indent=2))
+    else:
+        print("\n".join(drawn(text, answer)))
+    return 0
+
+
+def explained(text: str, answer: Assessment) -> dict[str, Any]:
+    """Everything that was found, as plain data."""
+    return {
+        "text": _clean(text),
+        **answer_of(answer),
+        "parts": [
+            {
+                "kind": part.kind.value,
+                "argv": [_clean(word) for word in part.argv],
+                "static": part.static,
+                "effects": [risk.label for risk in sorted(part.effects)],
+                "span": part.span,
+                "within": part.within,
+                "reasons": [
+                    {"rule": _clean(reason.rule), "class": reason.risk.label, "text": _clean(reason.text)}
+                    for reason in part.reasons
+                ],
+            }
+            for part in answer.parts
+        ],
+    }
+
+
+def drawn(text: str, answer: Assessment) -> list[str]:
+    """The tree as lines for people."""
+    effects = ", ".join(risk.label for risk in sorted(answer.effects, reverse=True))
+    lines = [_printable(text) if "\n" not in text else _printable(text.split("\n", 1)[0]) + " …", f"= {effects}"]
+    children: dict[int | None, list[int]] = {}
+    for index, part in enumerate(answer.parts):
+        children.setdefault(part.within, []).append(index)
+
+    def draw(parent: int | None, indent: str) -> None:
+        below = children.get(parent, [])
+        for position, index in enumerate(below):
+            last = position == len(below) - 1
+            part = answer.parts[index]
+            lines.append(f"{indent}{'└─' if last else '├─'} {_headline(text, part)}")
+            inner = indent + ("   " if last else "│  ")
+            bar = "│ " if children.get(index) else "  "
+            for reason in part.reasons:
+                if reason.risk > 0 or not part.effects - {reason.risk}:
+                    lines.append(
+                        f"{inner}{bar}{reason.risk.label}: {_printable(reason.text)} [{_printable(reason.rule)}]"
+                    )
+            draw(index, inner)
+
+    draw(None, "")
+    lines.append(f"classifier {answer.classifier}, tables {answer.tables[:12]}")
+    return lines
+
+
+def _headline(text: str, part: Part) -> str:
+    effects = ", ".join(risk.label for risk in sorted(part.effects, reverse=True))
+    words = " ".join(_printable(word) or "''" for word in part.argv)
+    if not words and part.span is not None:
+        words = _printable(text[part.span[0] : part.span[1]].split("\n", 1)[0])
+    if len(words) > 90:
+        words = words[:89] + "…"
+    place = f" @{part.span[0]}-{part.span[1]}" if part.span is not None else ""
+    kind = "" if part.kind.value == "command" else f"{part.kind.value} "
+    return f"{kind}{words}{place}: {effects}"
