@@ -36,7 +36,7 @@ from broker.record import event
 from broker.record.journal import Journal
 from broker.request.operation import Exec
 from broker.task.result import Result, finished, refused
-from broker.task.task import Task
+from broker.task.task import OPERATOR_SCOPE, Task
 
 DRAIN_SECONDS = 10.0
 MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the guard reads of a start
@@ -168,6 +168,7 @@ def _attend(
 ) -> tuple[Process, Ending]:
     """Start the command and stay with it until it ends or must be ended."""
     sandbox, limits = stage.sandbox, stage.confined.plan.limits
+    scope = 0 if request.judged else OPERATOR_SCOPE
     seconds = request.seconds if limits.seconds is None else min(limits.seconds, request.seconds or limits.seconds)
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -182,7 +183,9 @@ def _attend(
         watch.start()
         try:
             if request.terminal:
-                process = sandbox.spawn(allowed, command, terminal=terminal_size(request.stdin))
+                process = sandbox.spawn(
+                    allowed, command, scope=scope, terminal=terminal_size(request.stdin)
+                )
                 process.wait_started()
                 ending = Ending()
                 if process.failed is None:
@@ -196,7 +199,7 @@ def _attend(
                 streams = Streams(
                     request.stdin, request.stdout, request.stderr, budget, owner=(plan.uid, plan.gid)
                 )
-                process = sandbox.spawn(allowed, command, streams.inside)
+                process = sandbox.spawn(allowed, command, streams.inside, scope=scope)
                 streams.start()
                 ending = wait_attached(
                     sandbox, process, seconds=seconds, wake=wake_read, budget=budget,
@@ -288,6 +291,8 @@ def _stage(
             masked=workspace.masked, limits=confined.plan.limits, notes=workspace.notes,
         )  # fmt: skip
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
+        if engine.name == "docker":
+            task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
         limits_by = getattr(sandbox.container, "limits_by", "docker")
         layers = status.judge_layers(request.profile, sandbox.hello, sandbox.proofs, facts, limits_by)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.wording import describe
 from broker.enforce import wire
 from broker.enforce.usage import Usage
+from broker.errors import JournalError
 from broker.record import event
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal
@@ -38,6 +40,14 @@ NOTE_EVENTS = {
     wire.NoteKind.CACHE_STATISTICS: event.GUARD_NOTE,
     wire.NoteKind.INTERNAL: event.GUARD_NOTE,
 }
+# A task that is refused all the time must not fill the disk. The same refusal again is counted (denials.py), not
+# recorded anew; with a journal of this size new ones are only counted too, and with the second nothing more may
+# run: what cannot be recorded must not happen.
+REFUSALS_RECORDED = 64 << 20
+JOURNAL_LIMIT = 1 << 30
+REFUSALS_REMEMBERED = 10_000
+NOTES_RECORDED = 1_000
+
 # What the guard refuses by itself, in the words of a denial: (rule, class, sentence, hint).
 NOTE_DENIALS = {
     wire.NoteKind.EXEC_RACE: ("exec.race", Risk.BLOCKED, "the program that started was not the one that was approved",
@@ -50,25 +60,42 @@ NOTE_DENIALS = {
 }  # fmt: skip
 
 
+# The scope of what stands in front of the agent. Scope 0 is everybody else's: no grant, no choice of the operator.
+OPERATOR_SCOPE = 1
+
+
 @dataclass(slots=True)
 class OperatorCommand:
     """What the operator chose to start: these invocations are allowed, each once, whatever they are.
 
     `sh -c`, `env` and `timeout` in front of the agent, and a script's `#!/usr/bin/env python3`, make the one
-    choice of the operator several program starts.
+    choice of the operator several program starts. Each is kept with whether it starts more of them.
+
+    INVARIANT: only a process that is itself a part of the choice, and in front of the agent, can take a part of
+    it; the agent cannot use up what did not run (`agent || echo failed`) for a program of its own
+    (tests/escape/test_gate_in_product.py).
     """
 
-    spawn: int = 0
-    pending: list[tuple[str, ...]] = field(default_factory=list)
+    pending: dict[tuple[str, ...], bool] = field(default_factory=dict)
 
-    def take(self, asked: wire.ExecAsked) -> bool:
-        """Whether this start is part of the operator's choice; it is used up."""
-        for argv in self.pending:
-            if argv == asked.argv:
-                self.pending.remove(argv)
-                self.pending += _by_shebang(asked)
-                return True
-        return False
+    def choose(self, operation: Exec, assessment: Assessment) -> None:
+        """Remember the invocations that the operator's command line names."""
+        parts = assessment.parts
+        self.pending = {operation.argv: len(parts) > 1}
+        for index, part in enumerate(parts):
+            if part.static and part.argv:
+                self.pending.setdefault(part.argv, any(other.within == index for other in parts))
+
+    def take(self, asked: wire.ExecAsked) -> int | None:
+        """Return the scope that this start lives in if it is part of the operator's choice, and use it up."""
+        if asked.scope != OPERATOR_SCOPE:
+            return None
+        starts_more = self.pending.pop(asked.argv, None)
+        if starts_more is None:
+            return None
+        by_script = _by_shebang(asked)
+        self.pending |= dict.fromkeys(by_script, False)
+        return OPERATOR_SCOPE if starts_more or by_script else 0
 
 
 def _by_shebang(asked: wire.ExecAsked) -> list[tuple[str, ...]]:
@@ -100,7 +127,10 @@ class Task:
         self._journal = journal
         self._denials_file = os.path.join(run_dir, "denials.jsonl")
         self._tell = tell
-        self._scopes: list[Grant | None] = [None]
+        self.files_at = ""  # where the sandbox's own files are found, when they are not the host's
+        self._refused: set[int] = set()
+        self._notes = 0
+        self._scopes: list[Grant | None] = [None, None]  # 0, and OPERATOR_SCOPE: no grant in either
         self._lock = threading.Lock()
 
     # What the operator, or a caller, asks for
@@ -113,11 +143,26 @@ class Task:
         verdict = decide(
             operation, assessment, self.envelope, context, scope=grant, digest=self._digest(operation)
         )
-        kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
-        self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
+        if self._must_record(operation, scope, verdict):
+            kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
+            self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
         if isinstance(verdict, Ask):
             verdict = nobody_to_ask(operation, verdict)
         return assessment, verdict
+
+    def _must_record(self, operation: Operation, scope: int, verdict: Verdict) -> bool:
+        """Whether this decision gets a line of its own. Raises JournalError when no more may be written."""
+        size = self._journal.path.stat().st_size
+        if isinstance(verdict, Allow):
+            if size > JOURNAL_LIMIT:
+                raise JournalError(f"{self._journal.path} has reached {JOURNAL_LIMIT >> 20} MiB: the task is ended")
+            return True
+        key = hash((operation, scope))
+        if key in self._refused or size > REFUSALS_RECORDED:
+            return False
+        if len(self._refused) < REFUSALS_REMEMBERED:
+            self._refused.add(key)
+        return True
 
     def operators_choice(self, operation: Exec) -> Allow:
         """Label and record the command after `--`, and let it start: it is the operator's own choice."""
@@ -126,8 +171,7 @@ class Task:
         self._journal.append(
             event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed)
         )
-        chosen = [operation.argv, *(part.argv for part in assessment.parts if part.static and part.argv)]
-        self.operator.pending = list(dict.fromkeys(chosen))
+        self.operator.choose(operation, assessment)
         return allowed
 
     def refuse(self, tool: str, denial: Deny) -> None:
@@ -142,11 +186,14 @@ class Task:
     def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
         """Answer a program start."""
         operation = Exec(argv=asked.argv, path=asked.path, program=asked.program, cwd=asked.cwd, env=asked.env)
-        if self.operator.take(asked):
-            return wire.Answer(request=asked.request, allow=True)
+        chosen = self.operator.take(asked)
+        if chosen is not None:
+            return wire.Answer(request=asked.request, allow=True, scope=chosen)
         _, verdict = self.judge(operation, scope=self._known(asked.scope))
         if isinstance(verdict, Allow):
-            scope = wire.SCOPE_UNCHANGED if verdict.grant is None else self._scope_of(verdict.grant)
+            scope = 0 if asked.scope == OPERATOR_SCOPE else wire.SCOPE_UNCHANGED
+            if verdict.grant is not None:
+                scope = self._scope_of(verdict.grant)
             return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
         assert isinstance(verdict, Deny)
         self.refuse("exec", verdict)
@@ -165,6 +212,9 @@ class Task:
     def noted(self, message: wire.Note | wire.Executed) -> None:
         """Record what the guard saw."""
         if isinstance(message, wire.Executed):
+            return
+        self._notes += 1
+        if self._notes > NOTES_RECORDED and self._notes % NOTES_RECORDED:
             return
         self._journal.append(
             NOTE_EVENTS[message.kind], task=self.path, pid=message.pid, text=message.text, note=message.kind.name.lower()
@@ -191,14 +241,19 @@ class Task:
         )  # fmt: skip
 
     def _digest(self, operation: Operation) -> str | None:
-        """Return the digest of the program's file, where an entry pins one. The file is the host's own."""
+        """Return the digest of the program's file as the sandbox sees it, where an entry pins one; None: no entry fits.
+
+        The path comes from inside: it may be anything by the time it is opened here, a pipe without a writer included.
+        """
         if not needs_digest(operation, self.envelope) or not isinstance(operation, Exec):
             return None
         import hashlib
 
         try:
-            with open(operation.program, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            descriptor = os.open(self.files_at + operation.program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+                return hashlib.file_digest(file, "sha256").hexdigest() if regular else None
         except OSError:
             return None
 
@@ -208,7 +263,7 @@ class Task:
 
     def _scope_of(self, grant: Grant) -> int:
         with self._lock:
-            if grant in self._scopes:
+            if grant in self._scopes:  # never the first two, which are None
                 return self._scopes.index(grant)
             self._scopes.append(grant)
             return len(self._scopes) - 1
