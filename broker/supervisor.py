@@ -16,7 +16,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Deny
-from broker.enforce import confinement, network, status, usage
+from broker.enforce import confinement, mounts, network, status, usage
 from broker.enforce.attach import (
     Ending,
     OutputBudget,
@@ -30,10 +30,11 @@ from broker.enforce.choose import choose_engine
 from broker.enforce.engine import Engine
 from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process, Sandbox
-from broker.enforce.workspace import Workspace, survey
+from broker.enforce.workspace import Workspace, keep_out, survey
 from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
+from broker.record.run_files import state_dir
 from broker.request.operation import Exec
 from broker.task.result import Result, finished, refused
 from broker.task.task import OPERATOR_SCOPE, Task
@@ -106,6 +107,7 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
         request.workspace, read_only=request.profile.sandbox.workspace == "read-only",
         shown=request.profile.sandbox.show,
     )  # fmt: skip
+    keep_out(workspace, {"the journals": request.state_dir or state_dir(), "the runtime folder": runtime_base()})
     engine, why = choose_engine(request.engine, request.profile)
     with _journal(request) as journal:
         journal.append(
@@ -257,8 +259,6 @@ def _finish(
 
 @contextlib.contextmanager
 def _journal(request: RunRequest) -> Iterator[Journal]:
-    from broker.record.run_files import state_dir
-
     journal = Journal.create(request.state_dir or state_dir())
     try:
         yield journal
@@ -291,6 +291,7 @@ def _stage(
             masked=workspace.masked, limits=confined.plan.limits, notes=workspace.notes,
         )  # fmt: skip
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
+        mounts.prove_mounts(sandbox.container.init_pid, confined.plan)
         if engine.name == "docker":
             task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)

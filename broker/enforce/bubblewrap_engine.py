@@ -169,7 +169,7 @@ def arguments(plan: Plan, link: int) -> list[str]:
     words += ["--perms", "1777", "--size", str(plan.shm_size), "--tmpfs", "/dev/shm"]
     for place in plan.tmpfs:
         words += ["--perms", f"{place.mode:04o}", "--size", str(place.size), "--tmpfs", place.target]
-    words += ["--dir", "/var", "--symlink", "../tmp", "/var/tmp", "--dir", "/run"]
+    words += ["--dir", "/var", *_var_tmp(plan), "--dir", "/run"]
     for bind in plan.binds:
         words += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.target]
     for path in plan.masked:
@@ -178,6 +178,17 @@ def arguments(plan: Plan, link: int) -> list[str]:
     # Everything that bwrap made itself (mount points, /, /run) becomes read-only last.
     words += ["--remount-ro", "/", "--chdir", "/"]
     return [*words, "--", "/run/broker/guard", "--fd", str(link)]
+
+
+def _var_tmp(plan: Plan) -> list[str]:
+    """/var/tmp is /tmp, unless something is shown below it: then that must keep its name.
+
+    A link would give it two, and the labels of a workspace would be those of temporary space.
+    """
+    if any(bind.target.startswith("/var/tmp/") for bind in plan.binds):
+        size = next((place.size for place in plan.tmpfs if place.target == "/tmp"), 1 << 30)
+        return ["--perms", "1777", "--size", str(size), "--tmpfs", "/var/tmp"]
+    return ["--symlink", "../tmp", "/var/tmp"]
 
 
 def explain(message: str) -> str:

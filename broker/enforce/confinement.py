@@ -46,11 +46,12 @@ def confine(
     profile = envelope.profile
     roots = (HOME, *SCRATCH, "/dev/pts")
     writable: tuple[str, ...] = roots if workspace.read_only else (workspace.path, *roots)
-    if workspace.git_folder and not workspace.read_only:
+    if workspace.git_folder and workspace.git_labelled and not workspace.read_only:
         writable += (workspace.git_folder,)
     context = Context(
         cwd=workspace.path, home=HOME, workspace=workspace.path, scratch=SCRATCH,
-        writable=(workspace.path, *roots),
+        # The workspace also where it is read-only: its programs are the task's, not the system's.
+        writable=tuple(dict.fromkeys((workspace.path, *writable))),
     )  # fmt: skip
     return Confinement(
         plan=_plan(profile, workspace, task, run_dir, engine),
@@ -100,9 +101,14 @@ def _setup(
         flags |= wire.SetupFlag.NO_LANDLOCK_IS_ACCEPTABLE
     return wire.Setup(
         flags=flags, answer_timeout_ms=ANSWER_TIMEOUT_MS, live_limit=profile.sandbox.pids or 0, nofile=65_536,
-        landlock=tuple(rules), writable_roots=tuple(writable), quiet_paths=QUIET, watched_names=WATCHED_NAMES,
+        landlock=tuple(rules), writable_roots=_labelled_roots(workspace, writable), quiet_paths=QUIET, watched_names=WATCHED_NAMES,
         watched_env=WATCHED_ENV, selftest_exec="/bin/true", selftest_write="/usr/.broker-self-test",
     )  # fmt: skip
+
+
+def _labelled_roots(workspace: Workspace, writable: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the roots below which names are watched. A root's own name is not: `.git` must lie below one."""
+    return tuple(workspace.git_labelled if root == workspace.git_folder else root for root in writable)
 
 
 def _starts_in(workspace: str, command: tuple[str, ...]) -> bool:

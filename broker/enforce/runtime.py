@@ -137,11 +137,12 @@ def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
         ("" if gid == 0 else "root:x:0:\n") + f"agent:x:{gid}:\n" + ("" if gid == 65534 else "nogroup:x:65534:\n"),
         encoding="ascii",
     )
-    for name in ("passwd", "group"):
-        (folder / name).chmod(0o644)
+    for name, mode in (("passwd", 0o644), ("group", 0o644), ("denials.jsonl", 0o644), ("empty", 0o444)):
+        (folder / name).chmod(mode)  # whatever our umask is
     if os.geteuid() == 0:
-        os.chown(folder, uid, gid)
-        folder.chmod(0o500)
+        # The task's user may look, and no more: root writes here, and must not be led elsewhere by a link.
+        os.chown(folder, 0, gid)
+        folder.chmod(0o750)
     return folder
 
 

@@ -7,8 +7,11 @@ what is masked (secrets, shown empty), and what could not be looked at. Nothing 
 from __future__ import annotations
 
 import os
+import pwd
 import re
-from collections.abc import Iterator
+import stat
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from broker.errors import UsageError
 
 # How many folders a survey opens before it stops; what lies deeper is protected by file labels alone.
 SURVEY_FOLDERS = 20_000
+MODULE_DEPTH = 8
 FORBIDDEN = ("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin",
              "/sys", "/tmp", "/usr", "/var", "/opt", "/srv", "/mnt", "/media", "/var/tmp", "/dev/shm")  # fmt: skip
 
@@ -40,13 +44,16 @@ class Workspace:
     protected: tuple[str, ...]
     masked: tuple[str, ...]
     git_folder: str = ""  # of a worktree or submodule, when it lies outside
+    git_labelled: str = ""  # the folder that holds its `.git`; empty: no label fits, and it is shown read-only
     notes: tuple[str, ...] = ()
 
     def binds(self) -> Iterator[Bind]:
         """The binds, outer before inner."""
         yield Bind(source=self.path, target=self.path, read_only=self.read_only)
         if self.git_folder:
-            yield Bind(source=self.git_folder, target=self.git_folder, read_only=self.read_only)
+            yield Bind(
+                source=self.git_folder, target=self.git_folder, read_only=self.read_only or not self.git_labelled
+            )
         if not self.read_only:
             for path in self.protected:
                 yield Bind(source=path, target=path)
@@ -59,10 +66,16 @@ def survey(path: str, *, read_only: bool, shown: tuple[str, ...] = ()) -> Worksp
         facts = os.stat(real)
     except OSError as error:
         raise WorkspaceRefused(path, os.strerror(error.errno or 0)) from None
-    _refuse_unsuitable(real)
+    _refuse_unsuitable(real, facts.st_uid)
     notes: list[str] = []
     git_folder = _outside_git_folder(real, notes)
     protected, masked = [], []
+    own = _broker_itself(real)
+    if own:
+        notes.append(f"{', '.join(own)}: read-only, because broker itself runs from there")
+    labelled = _holder_of_git(git_folder)
+    if git_folder and not labelled:
+        notes.append(f"{git_folder} is shown read-only (it is not called .git): git cannot commit")
     for root in (real, git_folder) if git_folder else (real,):
         found, secrets, complete = _look_through(root, shown)
         protected += found
@@ -72,22 +85,55 @@ def survey(path: str, *, read_only: bool, shown: tuple[str, ...] = ()) -> Worksp
                 f"{root} has more than {SURVEY_FOLDERS} folders: beyond them, file labels alone protect hooks and secrets"
             )
     return Workspace(
-        path=real, uid=facts.st_uid, gid=facts.st_gid, read_only=read_only, protected=tuple(sorted(protected)),
-        masked=tuple(sorted(masked)), git_folder=git_folder, notes=tuple(notes),
+        path=real, uid=facts.st_uid, gid=facts.st_gid, read_only=read_only, protected=tuple(sorted({*protected, *own})),
+        masked=tuple(sorted(masked)), git_folder=git_folder, git_labelled=labelled, notes=tuple(notes),
     )  # fmt: skip
 
 
-def _refuse_unsuitable(real: str) -> None:
+def _holder_of_git(folder: str) -> str:
+    """Return the folder above the `.git` in a path, or '': labels know hooks and config by that name."""
+    before, found, after = folder.partition("/.git")
+    return before if found and before and (not after or after.startswith("/")) else ""
+
+
+def keep_out(workspace: Workspace, places: Mapping[str, str | os.PathLike[str]]) -> None:
+    """Refuse a workspace in which the broker keeps something: a task could rewrite what is said of it.
+
+    `places`: what it is, and where. Raises WorkspaceRefused.
+    """
+    for what, where in places.items():
+        place = os.path.realpath(where)
+        for shown in filter(None, (workspace.path, workspace.git_folder)):
+            if place == shown or place.startswith(shown + "/") or shown.startswith(place + "/"):
+                raise WorkspaceRefused(workspace.path, f"{what} of broker ({place}) would be in its reach")
+
+
+def _broker_itself(workspace: str) -> list[str]:
+    """Return the folders of the workspace that hold this program: what a task wrote there would run outside."""
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    places = {package, os.path.join(os.path.dirname(package), "profiles"), os.path.realpath(sys.prefix)}
+    return sorted(place for place in places if place.startswith(workspace + "/") and os.path.exists(place))
+
+
+def _refuse_unsuitable(real: str, owner: int) -> None:
     if not os.path.isdir(real):
         raise WorkspaceRefused(real, "it is not a folder")
     if real in FORBIDDEN:
         raise WorkspaceRefused(real, "it belongs to the system")
-    home = os.path.realpath(os.path.expanduser("~"))
-    if home == real or home.startswith(real + "/"):
-        raise WorkspaceRefused(real, "it is your home, with your keys and settings in it")
+    for home, whose in ((os.path.expanduser("~"), "your"), (_home_of(owner), "its owner's")):
+        home = os.path.realpath(home)
+        if home != "/" and (home == real or home.startswith(real + "/")):
+            raise WorkspaceRefused(real, f"it is {whose} home, with keys and settings in it")
     for top in ("/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/boot/"):
         if real.startswith(top) and not real.startswith("/dev/shm/"):
             raise WorkspaceRefused(real, "it lies in a folder of the system")
+
+
+def _home_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir or "/"
+    except KeyError:
+        return "/"  # nobody's
 
 
 def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
@@ -98,8 +144,10 @@ def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[st
     first = {words[0].lower(): [] for words in patterns}  # type: dict[str, list[list[str]]]
     for words in patterns:
         first[words[0].lower()].append(words)
-    protected: list[str] = []
     masked: list[str] = []
+    protected, doors = _inside_git(root) if _holder_of_git(root) else ([], [])
+    protected += _of_git_itself(root, patterns)
+    masked += doors
     folders = [root]
     opened = 0
     while folders:
@@ -113,6 +161,8 @@ def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[st
             continue
         for entry in entries:
             for words in first.get(entry.name.lower(), ()):
+                if words == [".git"] and entry.is_dir():
+                    continue  # only a file of this name points git somewhere else
                 target = os.path.join(folder, entry.name, *words[1:])
                 real = os.path.realpath(target)
                 # A link that leads out of the workspace shows nothing of the workspace.
@@ -120,17 +170,68 @@ def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[st
                     protected.append(real)
             if entry.is_dir(follow_symlinks=False):
                 if entry.name == ".git":
-                    folders += _git_module_folders(entry.path)
+                    found, doors = _inside_git(entry.path)
+                    protected += found
+                    masked += doors
                 elif entry.name not in ("node_modules", "__pycache__"):
                     folders.append(entry.path)
-            elif entry.name not in shown and is_secret(entry.path) and entry.is_file(follow_symlinks=False):
+            elif entry.is_symlink():
+                # A link called like a secret: what it leads to is the secret, whatever that is called.
+                real = os.path.realpath(entry.path)
+                if (
+                    entry.name not in shown and is_secret(entry.path)
+                    and real.startswith(root + "/") and os.path.isfile(real)
+                ):  # fmt: skip
+                    masked.append(real)
+            elif not entry.is_file(follow_symlinks=False):
+                # A program of the host listens at this socket, or reads this pipe: it is a door, not a file.
+                if _is_door(entry):
+                    masked.append(entry.path)
+            elif entry.name not in shown and is_secret(entry.path):
                 masked.append(entry.path)
     return sorted(set(protected)), sorted(set(masked)), True
 
 
-def _git_module_folders(git: str) -> list[str]:
-    """A repository's submodules keep their hooks and config below .git/modules."""
-    return []
+def _of_git_itself(root: str, patterns: list[list[str]]) -> list[str]:
+    """Return what is protected in a root that is a git folder itself: the patterns, from `.git` on."""
+    holder = _holder_of_git(root)
+    if not holder:
+        return []
+    inside = os.path.relpath(root, holder).split("/")
+    targets = []
+    for words in patterns:
+        fits = len(words) > len(inside) and all(w in ("*", i) for w, i in zip(words, inside, strict=False))
+        if fits and "*" not in words[len(inside) :]:
+            targets.append(os.path.join(root, *words[len(inside) :]))
+    return [target for target in targets if os.path.exists(target) and os.path.realpath(target) == target]
+
+
+def _is_door(entry: os.DirEntry[str]) -> bool:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)
+
+
+# What a repository below `.git/modules` or `.git/worktrees` has of its own, at whatever depth its name puts it.
+_OF_MODULE = ("hooks", "config", "config.worktree", "info/attributes", "objects/info/alternates")
+
+
+def _inside_git(git: str) -> tuple[list[str], list[str]]:
+    """Look into a `.git`: what of its submodules and worktrees is protected, and the doors in it."""
+    protected: list[str] = []
+    doors: list[str] = []
+    for folder, names, files in os.walk(git):
+        depth = folder[len(git) :].count("/")
+        names[:] = [name for name in names if depth or name in ("modules", "worktrees")]
+        if "HEAD" in files and folder != git:
+            protected += [f"{folder}/{name}" for name in _OF_MODULE if os.path.exists(f"{folder}/{name}")]
+            names[:] = [name for name in names if name in ("modules", "worktrees")]
+        doors += [f"{folder}/{name}" for name in files if name.endswith(".ipc")]  # git's own fsmonitor listens there
+        if depth > MODULE_DEPTH:
+            names[:] = []
+    return protected, doors
 
 
 _GITDIR = re.compile(r"gitdir:\s*(.+?)\s*\Z")
@@ -167,12 +268,27 @@ def _common_folder(folder: str, workspace: str) -> str | None:
         pass
     else:
         points_back = os.path.realpath(back) == os.path.join(workspace, ".git")
-        return common if points_back and folder.startswith(common + "/worktrees/") else None
+        ours = points_back and os.path.dirname(folder) == common + "/worktrees" and _is_repository(common, workspace)
+        return common if ours else None
     try:
         config = Path(folder, "config").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
     match = re.search(r"^\s*worktree\s*=\s*(.+?)\s*$", config, re.MULTILINE)
-    if match and os.path.realpath(os.path.join(folder, match.group(1))) == workspace:
-        return folder
-    return None
+    if match is None or os.path.realpath(os.path.join(folder, match.group(1))) != workspace:
+        return None
+    return folder if _is_repository(folder, workspace) else None
+
+
+def _is_repository(folder: str, workspace: str) -> bool:
+    """Whether this is a git repository of the workspace's owner, and no more than one.
+
+    What points back may have been written by a task in another workspace: a folder that calls itself a worktree
+    of `~/projects` would show all of them. Git itself asks for these three (gitrepository-layout(5)).
+    """
+    try:
+        same_owner = os.stat(folder).st_uid == os.stat(workspace).st_uid
+    except OSError:
+        return False
+    has_all = os.path.isfile(f"{folder}/HEAD") and os.path.isdir(f"{folder}/objects") and os.path.isdir(f"{folder}/refs")
+    return same_owner and has_all and not os.path.islink(f"{folder}/objects")

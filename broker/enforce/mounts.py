@@ -1,0 +1,87 @@
+"""Step 4: the proof, from outside, that a task sees what the plan says, and nothing in its place.
+
+An engine takes paths, and follows symbolic links while it mounts. Whoever can write to a workspace while
+another task is started in it (an earlier task that still runs) could swap a folder for a link between the
+survey and the mount, and have another part of the host shown. So the kernel is asked what was mounted,
+before anything runs: /proc/PID/mountinfo names the file system and the path in it of every mount.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.enforce.docker_mounts import is_below, visible
+from broker.enforce.engine import Plan
+from broker.errors import HostCannotEnforce
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """One line of mountinfo (proc(5)): which file system, which path in it, where, and whether read-only."""
+
+    device: str
+    root: str
+    point: str
+    read_only: bool
+
+
+def mounts_of(pid: int | str) -> tuple[Mount, ...]:
+    """Return the mounts that a process sees, lowest first."""
+    text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    found = []
+    for line in text.splitlines():
+        _, _, device, root, point, options = line.split(" ")[:6]
+        found.append(
+            Mount(device=device, root=_unescape(root), point=_unescape(point), read_only="ro" in options.split(","))
+        )
+    return tuple(found)
+
+
+def prove_mounts(init_pid: int, plan: Plan) -> int:
+    """Compare what is mounted with what was planned, and return how many mounts that were.
+
+    Raises HostCannotEnforce at the first difference: another source, a missing read-only, a missing mask.
+    INVARIANT: nothing runs on a mount that is not the planned one (tests/escape/test_workspace_sources.py).
+    """
+    ours, theirs = mounts_of("self"), mounts_of(init_pid)
+    # The last mount at a place is the one that shows.
+    shown = {mount.point: mount for mount in theirs}
+    binds = visible(plan.binds)
+    for bind in binds:
+        wanted = identity(bind.source, ours)
+        mount = shown.get(bind.target)
+        if mount is None or (mount.device, mount.root) != wanted:
+            raise _differs(bind.target, f"it shows {mount.root if mount else 'nothing'}, not {bind.source}")
+        if bind.read_only and not mount.read_only:
+            raise _differs(bind.target, "it is writable")
+    for path in plan.masked:
+        if path not in shown and os.path.lexists(path):
+            raise _differs(path, "it is not hidden")
+    return len(binds) + len(plan.masked)
+
+
+def identity(path: str, mounts: Iterable[Mount]) -> tuple[str, str]:
+    """Return the file system of an absolute path without links, and the path in it, by the letters alone."""
+    holder = max((mount for mount in mounts if is_below(path, mount.point)), key=lambda mount: len(mount.point))
+    # Of several mounts at one place the last one shows: max() returns the first, so look again.
+    for mount in mounts:
+        if mount.point == holder.point:
+            holder = mount
+    rest = path[len(holder.point.rstrip("/")) :]
+    return holder.device, (holder.root.rstrip("/") + rest).rstrip("/") or "/"
+
+
+def _differs(path: str, how: str) -> HostCannotEnforce:
+    return HostCannotEnforce(
+        "workspace", f"what was mounted at {path} is not what was planned: {how}",
+        "Something changed the workspace while the task was started: end the other tasks in it, and try again",
+    )  # fmt: skip
+
+
+def _unescape(text: str) -> str:
+    """Undo the octal escapes of mountinfo (space, tab, newline, backslash)."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
