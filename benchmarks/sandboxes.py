@@ -21,7 +21,7 @@ from broker.enforce.sandbox import Command, Sandbox
 from broker.enforce.workspace import survey
 from broker.record.journal import Journal
 from broker.request.operation import Exec
-from broker.task.task import Task
+from broker.task.task import OPERATOR_SCOPE, Task
 
 ALLOWED = Allow(layer=Layer.OPERATOR, rule="benchmark", effects=frozenset())
 
@@ -64,8 +64,10 @@ def run_in(running: Sandbox, task: Task, argv: tuple[str, ...], cwd: str, descri
     """Start a program in a running sandbox, wait for it, and return its wait status."""
     task.operators_choice(Exec(argv=argv, cwd=cwd))
     environment = ("PATH=/usr/bin:/bin", "HOME=/home/agent", "TMPDIR=/tmp")
-    process = running.spawn(ALLOWED, Command(argv=argv, cwd=cwd, env=environment), descriptors)
-    exited = process.wait(600)
+    process = running.spawn(
+        ALLOWED, Command(argv=argv, cwd=cwd, env=environment), descriptors, scope=OPERATOR_SCOPE
+    )
+    exited = process.wait(30)
     failed = process.failed
     process.close()
     if exited is None:

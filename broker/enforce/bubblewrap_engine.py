@@ -5,15 +5,16 @@ The system directories are the host's own, read-only: what a tool chain needs, n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 from pathlib import Path
 
+from broker.enforce.devices import seal_devices
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
@@ -22,15 +23,16 @@ from broker.errors import HostCannotEnforce
 
 # Folders of a merged-/usr system are links into /usr; where they are real folders they are shown as such.
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-START_SECONDS = 20.0
-_CREDENTIALS = struct.Struct("iII")
 
 
 class BubblewrapContainer:
     """A bubblewrap process and the guard that it became."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, cgroup: Cgroup | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], link: socket.socket, cgroup: Cgroup | None, *, of_root: bool
+    ) -> None:
         """Take over a started process. `init_pid` is known once the guard has spoken."""
+        self._of_root = of_root
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._cgroup = cgroup
@@ -41,6 +43,8 @@ class BubblewrapContainer:
     def identify(self, pid: int) -> None:
         """Learn the guard's pid (from the credentials on its first message) and confine it to its cgroup."""
         self.init_pid = pid
+        if self._of_root:
+            seal_devices(pid)
         if self._cgroup is not None:
             self._cgroup.join(pid)
 
@@ -114,18 +118,19 @@ class BubblewrapEngine:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
-            process = subprocess.Popen(
-                [program, *arguments(plan, theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
-                env={},
-                cwd="/",
-                user=user,
-                group=group,
-                extra_groups=groups,
-            )
+            with cgroup.entered() if cgroup is not None else contextlib.nullcontext():
+                process = subprocess.Popen(
+                    [program, *arguments(plan, theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(theirs.fileno(),),
+                    env={},
+                    cwd="/",
+                    user=user,
+                    group=group,
+                    extra_groups=groups,
+                )
         except OSError as error:
             ours.close()
             if cgroup is not None:
@@ -133,7 +138,7 @@ class BubblewrapEngine:
             raise HostCannotEnforce("container", f"bubblewrap cannot start: {error}", "Run: broker doctor") from None
         finally:
             theirs.close()
-        return BubblewrapContainer(process, ours, cgroup)
+        return BubblewrapContainer(process, ours, cgroup, of_root=plan.uid == 0 and os.geteuid() == 0)
 
     def sweep(self) -> list[str]:
         """Remove task folders and cgroups of dead brokers (the containers themselves died with them)."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.enforce import wire
+from broker.enforce.devices import seal_devices
 from broker.guard import build
 
 Policy = Callable[[wire.ExecAsked | wire.FileAsked], wire.Answer | None]
@@ -256,8 +257,9 @@ def bubblewrap(work: Path, guard: Path, descriptor: int, binds: Sequence[tuple[P
     for source, target in binds:
         command += ["--ro-bind", str(source), target]
     command += ["--dir", "/run/broker", "--ro-bind", str(guard), "/run/broker/guard"]
+    command += ["--remount-ro", "/"]
     if "sanitize" in guard.name:
-        command += ["--setenv", "ASAN_OPTIONS", "detect_leaks=0:log_path=/work/../asan"]
+        command += ["--setenv", "ASAN_OPTIONS", "detect_leaks=0"]
     return [*command, "/run/broker/guard", "--fd", str(descriptor)]
 
 
@@ -286,6 +288,10 @@ def sandbox(
             hello = box.receive()
             assert isinstance(hello, wire.Hello)
             box.hello = hello
+            if os.geteuid() == 0:
+                # Without this, a hostile program of root's own sandbox changes the host's /dev/null.
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                seal_devices(int(children[0]))
             if say_setup:
                 box.send(setup(**changes))
                 ready = box.until(lambda m: isinstance(m, wire.Ready | wire.Fatal))
