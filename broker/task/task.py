@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from broker.classify import classify
 from broker.classify.context import Context
-from broker.classify.risk import Assessment, Risk
+from broker.classify.risk import Assessment, Part, Risk
 from broker.decide.allowlist import needs_digest
-from broker.decide.decide import decide
+from broker.decide.decide import decide, names_a_shell
 from broker.decide.envelope import Envelope
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.wording import describe
@@ -68,8 +68,9 @@ OPERATOR_SCOPE = 1
 class OperatorCommand:
     """What the operator chose to start: these invocations are allowed, each once, whatever they are.
 
-    `sh -c`, `env` and `timeout` in front of the agent, and a script's `#!/usr/bin/env python3`, make the one
-    choice of the operator several program starts. Each is kept with whether it starts more of them.
+    `env` and `timeout` in front of the agent, and a script's `#!/usr/bin/env python3`, make the one choice of the
+    operator several program starts. Each is kept with whether it starts more of them. What a *shell* starts is
+    judged like everything else: a shell in front of a command is an agent like any other.
 
     INVARIANT: only a process that is itself a part of the choice, and in front of the agent, can take a part of
     it; the agent cannot use up what did not run (`agent || echo failed`) for a program of its own
@@ -80,11 +81,13 @@ class OperatorCommand:
 
     def choose(self, operation: Exec, assessment: Assessment) -> None:
         """Remember the invocations that the operator's command line names."""
-        parts = assessment.parts
-        self.pending = {operation.argv: len(parts) > 1}
-        for index, part in enumerate(parts):
-            if part.static and part.argv:
-                self.pending.setdefault(part.argv, any(other.within == index for other in parts))
+        chain = {
+            index: part for index, part in enumerate(assessment.parts)
+            if part.static and part.argv and not _starts_from_a_shell(part, assessment)
+        }  # fmt: skip
+        self.pending = {operation.argv: len(chain) > 1}
+        for index, part in chain.items():
+            self.pending.setdefault(part.argv, any(other.within == index for other in chain.values()))
 
     def take(self, asked: wire.ExecAsked) -> int | None:
         """Return the scope that this start lives in if it is part of the operator's choice, and use it up."""
@@ -96,6 +99,15 @@ class OperatorCommand:
         by_script = _by_shebang(asked)
         self.pending |= dict.fromkeys(by_script, False)
         return OPERATOR_SCOPE if starts_more or by_script else 0
+
+
+def _starts_from_a_shell(part: Part, assessment: Assessment) -> bool:
+    """Whether a shell stands anywhere in front of this part."""
+    while part.within is not None:
+        part = assessment.parts[part.within]
+        if names_a_shell(part.argv):
+            return True
+    return False
 
 
 def _by_shebang(asked: wire.ExecAsked) -> list[tuple[str, ...]]:
