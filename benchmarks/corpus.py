@@ -77,7 +77,7 @@ def report(file: Path, context: Context, show: str | None, limit: int) -> None:
     times: list[float] = []
     judged = fitting = shown = unparsable = 0
     for row in rows:
-        operation = operation_of(row.get("kind", "shell"), row["op"])
+        operation = operation_of(row.get("kind", "shell"), row["op"], row, context.home)
         started = time.perf_counter()
         answer = classify(operation, context)
         times.append(time.perf_counter() - started)

@@ -24,10 +24,68 @@ def of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -
     if name not in _PRINTERS:
         if name in _TAME_PRINTERS:
             return TAME
-        return None
+        names = names_of(words, stdin, scope, context)
+        return "\n".join(names) if names else None
     arguments = words[1:]
     text = _PRINTERS[name](arguments, stdin, scope, context)
     return text if text is None or len(text) <= MAX_OUTPUT else None
+
+
+def names_of(
+    words: list[Word], stdin: Stdin | None, scope: Scope, context: Context
+) -> tuple[str, ...]:
+    """Return the paths that this command prints, with unknown pieces marked; empty if they cannot be said."""
+    name = words[0].text
+    if name in ("find", "gfind"):
+        return _found(words)
+    if name in _FILTERS:
+        return stdin.names if stdin is not None else ()
+    texts = [word.text for word in words[1:]]
+    if name == "ls":
+        if any(not text.startswith("-") and word.glob for text, word in zip(texts, words[1:], strict=True)) or any(
+            re.fullmatch(r"-[a-zA-Z1]*d[a-zA-Z1]*", text) for text in texts
+        ):
+            return tuple(text for text in texts if not text.startswith("-"))
+        return ("./" + TAME,)
+    if name in ("grep", "rg", "ag", "ack", "egrep", "fgrep"):
+        lists = any(re.fullmatch(r"-[a-zA-Z0-9]*[lL][a-zA-Z0-9]*", text) or text.startswith("--files") for text in texts)
+        if lists:
+            return _below(texts)
+        return stdin.names if stdin is not None else ()
+    if name in ("fd", "fdfind"):
+        return _below(texts)
+    if name == "git" and any(text in ("ls-files", "--name-only", "diff", "ls-tree") for text in texts):
+        return ("./" + TAME + UNKNOWN,)
+    return ()
+
+
+_FILTERS = frozenset("sort head tail uniq cat tee shuf tac less more pv".split())
+
+
+def _below(texts: list[str]) -> tuple[str, ...]:
+    """Names somewhere below the folders given (or the working directory)."""
+    roots = [text for text in texts[1:] if text.startswith(("/", "~", "."))] or ["."]
+    return tuple(root.rstrip("/") + "/" + TAME + UNKNOWN for root in roots[:4])
+
+
+def _found(words: list[Word]) -> tuple[str, ...]:
+    roots: list[str] = []
+    for word in words[1:]:
+        if word.text.startswith(("-", "(", "!")):
+            if word.text in ("-H", "-L", "-P"):
+                continue
+            break
+        roots.append(word.text)
+    texts = [word.text for word in words]
+    suffix, narrowed = "", False
+    for at, text in enumerate(texts[:-1]):
+        if text in ("-name", "-iname", "-path", "-regex", "-wholename", "-ipath", "-newer", "-mtime", "-mmin", "-size", "-maxdepth", "-empty", "-atime", "-ctime"):
+            narrowed = narrowed or text != "-maxdepth"
+            pattern = texts[at + 1]
+            if text in ("-name", "-iname") and not re.search(r"[\[\]?]", pattern) and texts.count("-name") + texts.count("-iname") == 1:
+                suffix = pattern.rsplit("*", 1)[-1] if "*" in pattern else "/" + pattern
+    piece = (TAME if narrowed and not suffix else "") + UNKNOWN + suffix if narrowed else UNKNOWN
+    return tuple((root.rstrip("/") or "") + "/" + piece for root in (roots or ["."])[:4])
 
 
 def _echo(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:

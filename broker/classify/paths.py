@@ -315,7 +315,7 @@ def _named(name: str, kind: str) -> Entry | None:
                 if "*" not in entry.key and _could_be(name, entry.key):
                     return entry
     for entry in index.get("*", ()):
-        if star_match(name, entry.key) and len(name) > len(entry.key) - 1:
+        if star_match(name, entry.key):
             return entry
     return None
 
@@ -354,7 +354,7 @@ def judge_write(
         finding.add(Risk.NETWORK_EGRESS, "shell.dev_tcp", f"bash opens a connection for {shown_path}.", span)
         return
     entry = find_entry("persistence", path, text, context, inside=whole)
-    if entry is not None and not _innocent_entry(entry, path):
+    if entry is not None:
         finding.add(Risk.PERSISTENCE, entry.rule, f"It changes {shown_path}: {entry.why}.", span)
     system = find_entry("system", path, text, context)
     if system is not None:
@@ -370,10 +370,6 @@ def judge_write(
             finding.add(Risk.SYSTEM_WRITE, "path.outside", f"{shown_path} lies {place.value}.", span)
     elif entry is None:
         finding.add(Risk.LOCAL_WRITE, "path.write", f"It changes {shown_path}, in {place.value}.", span)
-
-
-def _innocent_entry(entry: Entry, path: str) -> bool:
-    return False
 
 
 def _write_unknown(finding: Finding, text: str, context: Context, span: Span, *, whole: bool) -> None:
@@ -418,7 +414,8 @@ def judge_delete(
     target = all_of if all_of is not None else path
     shown_path = shown(path)
     whole = whole or all_of is not None
-    if _holds_more_than_its_own(target, context, is_contents=all_of is not None):
+    # A pattern leaves dotfiles alone; names that something found (UNKNOWN) come from all levels.
+    if _holds_more_than_its_own(target, context, is_contents=all_of is not None and everything != UNKNOWN):
         finding.add(
             Risk.DESTRUCTIVE, "path.delete_root", f"{shown_path} holds more than the task's own files.", span
         )
@@ -428,7 +425,7 @@ def judge_delete(
         finding.add(Risk.DESTRUCTIVE, "path.delete_history", f"{shown_path} holds the project's history.", span)
         return
     place = place_of(target, context)
-    entry = find_entry("persistence", target, text, context, inside=whole and all_of is None)
+    entry = find_entry("persistence", target, text, context)
     if entry is not None:
         finding.add(Risk.PERSISTENCE, entry.rule, f"It deletes {shown_path}: {entry.why}.", span)
     if place is Place.OUTSIDE:

@@ -118,8 +118,8 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     commands: dict[str, tuple[Risk, ...]] = {}
     for labels, names in raw.get("commands", {}).items():
         risks = _risks(labels)
-        for one in names.split("|") if "|" in names else names.split():
-            commands[" ".join(one.split())] = risks
+        for one in names.split():
+            commands[one.replace("~", " ")] = risks
     options = parse_options(raw.get("options", ""))
     numbers = options.pop("-NUM", None) is not None
     return Entry(
@@ -240,8 +240,8 @@ class Call:
         paths.judge_read(self.finding, word.text, self.scope.cwd, self.inquiry.context, self.span, whole=whole)
 
     def write(self, word: Word, *, whole: bool = False) -> None:
-        """The command creates or changes this path."""
-        if word.text:
+        """The command creates or changes this path. `-` is the standard output."""
+        if word.text and word.text != "-":
             paths.judge_write(
                 self.finding, word.text, self.scope.cwd, self.inquiry.context, self.span, whole=whole
             )
@@ -819,7 +819,11 @@ def secrets_in_code(call: Call, code: str) -> None:
         if entry is not None:
             call.add(Risk.SYSTEM_WRITE, entry.rule, f"The code names {shown(path)}: {entry.why}.")
         found = paths.find_entry("persistence", resolved, path, call.inquiry.context)
-        if found is not None and re.search(r"write|'[wa]\+?b?'|\"[wa]\+?b?\"|copy|rename|>", code):
+        if found is not None and re.search(
+            rf"(?:open\w*\(\s*['\"]{re.escape(path)}['\"]\s*,\s*['\"][wax+]"
+            rf"|['\"]{re.escape(path)}['\"]\)?\.write_|>>?\s*['\"]?{re.escape(path)}|(?:write|append|copy|rename|symlink)\w*\([^)]*['\"]{re.escape(path)})",
+            code,
+        ):
             call.add(Risk.PERSISTENCE, found.rule, f"The code names {shown(path)}: {found.why}.")
 
 

@@ -81,8 +81,8 @@ def _export(call: Call) -> None:
         names += 1
         match = _ASSIGNMENT.fullmatch(text)
         if match is None:
-            if "[" in text and ("$(" in text or "`" in text):
-                call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
+            if "[" in text:
+                _subscript(call, text)
             if prints and is_secret_name(text):
                 call.add(Risk.SYSTEM_WRITE, "secret.variable", f"It prints ${text}, named like a secret.")
             if exports and text in scope.variables:
@@ -113,10 +113,22 @@ def _unset(call: Call) -> None:
 @reader("read")
 def _read(call: Call) -> None:
     names = [word.text for word in call.words[1:] if not word.text.startswith("-")]
+    stdin = call.scope.stdin
+    if stdin is not None and len(stdin.names) == 1 and len(names) == 1 and "$" not in names[0]:
+        call.scope.variables[names[0]] = stdin.names[0]
+        return
     for name in names or ["REPLY"]:
-        if "$(" in name or "`" in name:
-            call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
+        _subscript(call, name)
         call.scope.variables[name] = UNKNOWN
+
+
+def _subscript(call: Call, text: str) -> None:
+    """bash evaluates a subscript again, even a quoted one: a substitution inside it runs."""
+    if "$(" not in text and "`" not in text:
+        return
+    call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
+    for inner in re.findall(r"\$\(([^()]*)\)|`([^`]*)`", text)[:8]:
+        call.shell_text(inner[0] or inner[1])
 
 
 @reader("eval")
@@ -203,8 +215,7 @@ def _enable(call: Call) -> None:
 @reader("let")
 def _let(call: Call) -> None:
     for word in call.words[1:]:
-        if "$(" in word.text or "`" in word.text:
-            call.add(Risk.CODE_EXECUTION, "shell.subscript", "Arithmetic runs the command inside a subscript.")
+        _subscript(call, word.text)
 
 
 @reader("printf")
@@ -212,16 +223,15 @@ def _printf(call: Call) -> None:
     words = call.words[1:]
     if words and words[0].text.startswith("-v"):
         name = words[0].text[2:] or (words[1].text if len(words) > 1 else "")
-        if "$(" in name or "`" in name:
-            call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
+        _subscript(call, name)
         call.scope.variables[name] = UNKNOWN
 
 
 @reader("test")
 def _test(call: Call) -> None:
     for word in call.words[1:]:
-        if "[" in word.text[1:] and ("$(" in word.text or "`" in word.text):
-            call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
+        if "[" in word.text[1:]:
+            _subscript(call, word.text)
 
 
 # -- shells and interpreters ---------------------------------------------------------------------------
@@ -490,30 +500,40 @@ def _xargs(call: Call) -> None:
     if not rest:
         return  # it echoes
     if replace:
+        item = (_fed(call) or [UNKNOWN])[0]
         words = [
-            _like(word, word.text.replace(replace, UNKNOWN)) if replace in word.text else word for word in rest
+            _like(word, word.text.replace(replace, item)) if replace in word.text else word for word in rest
         ]
         words = [Word(word.text, word.static and word.known, word.glob, word.start, word.end) for word in words]
         if not words[0].known:
             call.add(Risk.CODE_EXECUTION, "program.dynamic", "The input says which program runs.")
     else:
-        words = [*rest, unknown_word(rest[-1])]
+        fed = _fed(call)
+        words = [*rest, *(Word(text, False, False, 0, 0) for text in fed or [UNKNOWN])]
     name = known_name(rest[0].text.rsplit("/", 1)[-1])
     entry = entry_of(name)
     if entry is not None and len(rest) == 1 and entry.commands.get("") is None:
+        if entry.commands or entry.sub or entry.reader == "git":
+            call.add(Risk.UNKNOWN, "wrapper.input_decides", f"The input says which command of {name} runs.")
+            return
         if entry.reader in ("shell", "interpreter", "python") or entry.stops_at_operand:
-            worst = call.entry.raw.get("fed", {}).get(name)
-            call.add(
-                Risk.parse(worst) if worst else Risk.CODE_EXECUTION,
-                "wrapper.input_decides",
-                f"The input says what {name} does.",
-            )
-            if entry.stops_at_operand and entry.reader not in ("shell", "interpreter", "python"):
+            call.add(Risk.CODE_EXECUTION, "wrapper.input_decides", f"The input says what {name} runs.")
+            if entry.reader not in ("shell", "interpreter", "python"):
                 return
     saved = call.scope.stdin
     call.scope.stdin = None
     call.command(words)
     call.scope.stdin = saved
+
+
+def _fed(call: Call) -> list[str]:
+    """What the input holds, as far as it is known: words of a known text, or names that something found."""
+    stdin = call.scope.stdin
+    if stdin is None:
+        return []
+    if stdin.text is not None:
+        return stdin.text.split()[:32]
+    return list(stdin.names)
 
 
 @reader("parallel")
@@ -839,6 +859,11 @@ def _tar(call: Call) -> None:
     parsed = parse(call, words)
     judge_options(call, parsed)
     marks = call.marks
+    for option, value in parsed.options:
+        if "checkpoint" in option.marks and value is not None and value.text.startswith("exec"):
+            call.add(Risk.CODE_EXECUTION, "option.tar--checkpoint-action", "tar runs a program at each checkpoint.")
+            if value.known:
+                call.shell_text(value.text.partition("=")[2])
     folder = next((value for option, value in parsed.options if "chdir" in option.marks and value), None)
     archive = next((value for option, value in parsed.options if "archive" in option.marks and value), None)
     if archive is not None and re.match(r"[\w.-]+@?[\w.-]*:", archive.text) and "force_local" not in marks:
@@ -1358,6 +1383,19 @@ def _nix_shell(call: Call) -> None:
             return
         if word.text == "--run" and at + 1 < len(words):
             call.shell(words[at + 1])
+
+
+@reader("socat")
+def _socat(call: Call) -> None:
+    by_grammar(call)
+    for word in call.words[1:]:
+        kind, _, rest = word.text.partition(":")
+        if kind.upper() in ("EXEC", "SYSTEM", "SHELL"):
+            call.add(Risk.CODE_EXECUTION, "option.socat-exec", f"socat starts {shown(rest)}.")
+            if word.known:
+                call.shell_text(rest.split(",", 1)[0])
+        elif kind.upper() in ("OPEN", "FILE", "CREATE", "GOPEN"):
+            call.write(_like(word, rest.split(",", 1)[0]))
 
 
 def _register_environment() -> None:

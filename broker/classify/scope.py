@@ -25,11 +25,14 @@ MAX_DEPTH = 12
 
 @dataclass(slots=True)
 class Stdin:
-    """Where a command reads from: `kind` is pipe, file or text; `text` is what it will read, if known."""
+    """Where a command reads from: `kind` is pipe, file or text; `text` is what it will read, if known.
+
+    `names` are the paths that it will read, one a line, with unknown pieces marked.
+    """
 
     kind: str
     text: str | None = None
-    path: str = ""
+    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from broker.classify.risk import PartKind, Reason, Risk
 from broker.classify.scope import (
     MAX_DEPTH,
     MAX_TEXT,
+    TAME,
     UNKNOWN,
     Finding,
     Inquiry,
@@ -205,8 +206,11 @@ class _Reader:
             self.last_output = None
             self.statement(child, element)
             text = self.last_output if self.commands == before + 1 else None
-            stdin = Stdin("pipe", text)
-        self.last_output = stdin.text if stdin else None
+            names: tuple[str, ...] = ()
+            if text is not None and (UNKNOWN in text or TAME in text):
+                names, text = tuple(text.split("\n")), None
+            stdin = Stdin("pipe", text, names)
+        self.last_output = stdin.text or "\n".join(stdin.names) or None if stdin else None
 
     def negated(self, node: Node, scope: Scope) -> None:
         for child in node.children:
@@ -317,7 +321,7 @@ class _Reader:
                 for value in values
             ):
                 # Plain names: what the body does is the same for each. As a program's name it stays unknown.
-                return ["\U0010ffff"]
+                return [TAME]
         return values if len(values) <= MAX_LOOP_VALUES else [UNKNOWN]
 
     def case(self, node: Node, scope: Scope) -> None:
@@ -451,7 +455,7 @@ class _Reader:
             for token in tokens:
                 if _ASSIGNMENT.match(token.raw):
                     text = self.assigned_value(token, scope)
-                    known = UNKNOWN not in text and "\U0010ffff" not in text
+                    known = UNKNOWN not in text and TAME not in text
                     words.append(Word(text, known, False, base + token.start, base + token.end))
                 else:
                     words += expander.words(token.raw, base + token.start, base + token.end)
@@ -683,12 +687,12 @@ class _Reader:
 
 
 def _known(text: str) -> str | None:
-    return None if UNKNOWN in text or "\U0010ffff" in text else text
+    return None if UNKNOWN in text or TAME in text else text
 
 
 def _unglob(text: str) -> str:
     """A pattern's matches are names in its folder: each wild piece becomes an unknown name."""
-    return re.sub(r"[*?]+|\[[^\]]*\]", "\U0010ffff", text)
+    return re.sub(r"[*?]+|\[[^\]]*\]", TAME, text)
 
 
 def _leaves(text: str) -> bool:

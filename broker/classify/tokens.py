@@ -511,6 +511,11 @@ class _Cutter:
         if end == at:
             raise Unreadable(f"{text[at]!r} where a word should be")
         raw = text[at:end]
+        if self.awaiting_in and raw == "do":  # `for f do`: the positional parameters
+            self.reserved(at, end, raw)
+            self.awaiting_in = False
+            self.command_next = True
+            return end
         if self.awaiting_in and raw == "in":
             self.reserved(at, end, raw)
             self.awaiting_in = False

@@ -158,7 +158,7 @@ class Expander:
                     current.append(value)
                     if split and value and any(mark in value for mark in "*?["):
                         glob = True
-            elif char in "<>":
+            elif char in "<>" and raw.startswith("(", at + 1):
                 close = skip_parentheses(raw, at + 2, 0)
                 self.substitute(
                     raw[at + 2 : close - 1], self.scope, self.offset + at + 2, "input" if char == "<" else "output"

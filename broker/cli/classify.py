@@ -134,7 +134,7 @@ def _stream(context: Context) -> int:
             row = json.loads(line)
             if not isinstance(row, dict) or "op" not in row:
                 raise ValueError("a line is an object with `op` and `kind`")
-            operation = operation_of(row.get("kind", "shell"), row["op"], row)
+            operation = operation_of(row.get("kind", "shell"), row["op"], row, context.home)
             answer = answer_of(classify(operation, context))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
@@ -143,7 +143,7 @@ def _stream(context: Context) -> int:
     return 0
 
 
-def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None) -> Operation:
+def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None, home: str = "/root") -> Operation:
     """Turn a line's `kind` and `op` into an operation. Raises ValueError for what is none."""
     from broker.request.operation import Exec, FileAction, FileChange, FileRead, ShellText
 
@@ -162,36 +162,36 @@ def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None) -> Opera
         case "shell":
             return ShellText(text=op)
         case "file_write" | "path_write":
-            return _file_write(op)
+            return _file_write(op, home)
         case "path" | "file_read":
-            return FileRead(path=_home(op))
+            return FileRead(path=_home(op, home))
         case "file_delete":
-            return FileChange(action=FileAction.DELETE, path=_home(op))
+            return FileChange(action=FileAction.DELETE, path=_home(op, home))
         case "url":
             return _connection(op)
         case "tool":
-            return _tool(op)
+            return _tool(op, home)
         case _:
             raise ValueError(
                 f"unknown kind {kind!r}: shell, exec, file_write, file_delete, path, url and tool are known"
             )
 
 
-def _home(path: str) -> str:
-    return os.path.expanduser("~") + path[1:] if path == "~" or path.startswith("~/") else path
+def _home(path: str, home: str) -> str:
+    return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-def _file_write(op: str) -> Operation:
+def _file_write(op: str, home: str) -> Operation:
     """`PATH`, or `PATH: what is written`, `PATH (remark)`, `PATH -> target` for a link."""
     from broker.request.operation import FileAction, FileChange
 
     link, arrow, target = op.partition(" -> ")
     if arrow:
         path = link.split(" (", 1)[0]
-        return FileChange(action=FileAction.SYMLINK, path=_home(path), other=_home(target.split(" ", 1)[0].rstrip(",")))
+        return FileChange(action=FileAction.SYMLINK, path=_home(path, home), other=_home(target.split(" ", 1)[0].rstrip(","), home))
     path, colon, content = op.partition(": ")
     path = path.split(" (", 1)[0].split(" with ", 1)[0]
-    return FileChange(action=FileAction.WRITE, path=_home(path), new=content.encode() if colon else None)
+    return FileChange(action=FileAction.WRITE, path=_home(path, home), new=content.encode() if colon else None)
 
 
 def _connection(op: str) -> Operation:
@@ -204,7 +204,7 @@ def _connection(op: str) -> Operation:
     return Connection(address=parts.hostname or op, port=port)
 
 
-def _tool(op: str) -> Operation:
+def _tool(op: str, home: str) -> Operation:
     """A tool call as text: `Bash(…)`, `Write(PATH)`, or a command."""
     from broker.request.operation import FileRead, ShellText
 
@@ -216,9 +216,9 @@ def _tool(op: str) -> Operation:
         case "bash" | "shell" | "run_shell_command" | "exec_command":
             return ShellText(text=argument)
         case "write" | "edit" | "multiedit" | "write_file" | "patch" | "notebookedit":
-            return _file_write(argument)
+            return _file_write(argument, home)
         case "read" | "read_file":
-            return FileRead(path=_home(argument))
+            return FileRead(path=_home(argument, home))
         case "webfetch" | "fetch":
             return _connection(argument)
         case _:
