@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import signal
+import stat
 import struct
 import termios
 import threading
@@ -48,6 +49,11 @@ class OutputBudget:
         self.exceeded = False
         self.written = 0
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is no cap."""
+        return self._left is None
+
     def take(self, count: int) -> int:
         """Return how many of `count` bytes may still be shown."""
         with self._lock:
@@ -67,8 +73,10 @@ def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
     Closes `source`. A target that is closed (EPIPE) ends the copy: the writer then gets SIGPIPE, as it
     would without a broker.
     """
-    spliceable = budget is None or budget._left is None  # a cap needs to see the bytes
+    # A cap needs to see the bytes. And splice(2) reads a file's position before it waits for data, so that it
+    # would write over what somebody else (our own reports on the same stderr) wrote meanwhile.
     try:
+        spliceable = (budget is None or budget.unlimited) and not stat.S_ISREG(os.fstat(target).st_mode)
         while True:
             if spliceable:
                 try:

@@ -141,6 +141,7 @@ class Task:
         self._tell = tell
         self.files_at = ""  # where the sandbox's own files are found, when they are not the host's
         self._refused: set[int] = set()
+        self._last_refused: tuple[int, tuple[str, ...], str] | None = None
         self._notes = 0
         self._scopes: list[Grant | None] = [None, None]  # 0, and OPERATOR_SCOPE: no grant in either
         self._lock = threading.Lock()
@@ -208,6 +209,11 @@ class Task:
                 scope = self._scope_of(verdict.grant)
             return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
         assert isinstance(verdict, Deny)
+        attempt = (asked.pid, asked.argv, asked.program)
+        if attempt == self._last_refused:
+            # execvp(3) goes on along PATH after EACCES: the same file again, by another of its names.
+            return wire.Answer(request=asked.request, allow=False)
+        self._last_refused = attempt
         self.refuse("exec", verdict)
         return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
 

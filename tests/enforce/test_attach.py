@@ -60,3 +60,19 @@ def test_without_a_stdin_the_process_reads_an_empty_one() -> None:
     assert os.read(streams.inside[0], 10) == b""
     streams.start()
     streams.drain(10)
+
+
+def test_a_report_into_the_same_file_is_not_written_over(tmp_path: Path) -> None:
+    """splice(2) would: it takes the file's position before it waits for data."""
+    reader, writer = os.pipe()
+    target = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT, 0o600)
+    copier = threading.Thread(target=copy_stream, args=(reader, target, OutputBudget(None, lambda: None)))
+    copier.start()
+    for number in range(200):
+        os.write(target, b"report %d\n" % number)
+        os.write(writer, b"output %d\n" % number)
+    os.close(writer)
+    copier.join(30)
+    lines = (tmp_path / "out").read_bytes().splitlines()
+    assert len(lines) == 400
+    assert [line for line in lines if line.startswith(b"report")] == [b"report %d" % number for number in range(200)]
