@@ -4,5 +4,6 @@ import fileinput
 
 from wordcount import most_common
 
-for entry in most_common(fileinput.input(encoding="utf-8"), 10):
-    print(f"{entry.count:6d} {entry.word}")
+with fileinput.input(encoding="utf-8") as lines:
+    for entry in most_common(lines, 10):
+        print(f"{entry.count:6d} {entry.word}")
