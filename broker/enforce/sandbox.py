@@ -278,6 +278,8 @@ def _greet(container: Container) -> tuple[wire.Hello, socket.socket]:
     packet, descriptors, pid = _receive(container)
     if isinstance(container, BubblewrapContainer):
         container.identify(pid)
+        # From here on descriptors may come, and the sender's credentials would take their room.
+        container.link.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     hello = wire.decode(packet)
     if isinstance(hello, wire.Fatal):
         raise _cannot(hello)
