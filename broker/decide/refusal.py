@@ -82,7 +82,8 @@ def beyond(level: Envelope, question: Question, worst: tuple[Risk, Part], refuse
     """Refuse classes beyond the level's and the scope's. `worst`: the worst class, and its part."""
     risk, part = worst
     reason = next((reason for reason in part.reasons if reason.risk is risk), None)
-    because = f" ({_sentence(reason.text)})" if reason else ""
+    because = _sentence(reason.text) if reason else "This"
+    is_class = f" ({risk.label})" if reason else f" is {risk.label}"
     who = _whose(level, question.depth)
     if level.effective_trust is Trust.UNTRUSTED and refused & level.profile.effects:
         who = f"{who}, held by an untrusted task,"
@@ -97,7 +98,7 @@ def beyond(level: Envelope, question: Question, worst: tuple[Risk, Part], refuse
         effects=refused,
         layer=Layer.PROFILE if scope is None else Layer.GRANT,
         rule=reason.rule if reason else "profile.effects",
-        reason=f"This is {risk.label}{because}; {permits}.",
+        reason=f"{because}{is_class}; {permits}.",
         hint=wording.hint_for(part, risk, level.profile, grant_entry=scope.entry if scope else ""),
         approvable=not refused & _NOT_APPROVABLE and not trust_refuses,
     )

@@ -23,24 +23,45 @@ GUARD = Path(__file__).parent.parent / "guard" / "guard"
 
 
 def runtime_base() -> Path:
-    """Return the runtime base, made if missing: /run/broker for root, else a private folder of the user.
+    """Return the runtime base, made if missing: a folder of root's, or a private one of the user's.
 
-    Raises HostCannotEnforce if it belongs to somebody else or others can write to it.
+    Raises HostCannotEnforce if it belongs to somebody else, others can write to it, or no program may start
+    from anywhere it could be (Debian mounts /run noexec).
     """
+    tried = []
+    for base in _candidates():
+        try:
+            base.mkdir(mode=0o711, parents=True, exist_ok=True)
+            facts = base.lstat()
+            flags = os.statvfs(base).f_flag
+        except OSError as error:
+            tried.append(f"{base}: {error.strerror}")
+            continue
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+            raise HostCannotEnforce(
+                "runtime folder", f"{base} belongs to somebody else or others can write to it", f"Remove {base}"
+            )
+        if not flags & os.ST_NOEXEC:
+            return base
+        tried.append(f"{base}: mounted noexec")
+    raise HostCannotEnforce(
+        "runtime folder", f"no place for the guard ({'; '.join(tried)})",
+        "Set BROKER_RUNTIME_DIR to a folder of yours on a file system that is not mounted noexec",
+    )  # fmt: skip
+
+
+def _candidates() -> list[Path]:
     uid = os.geteuid()
+    if chosen := os.environ.get("BROKER_RUNTIME_DIR"):
+        return [Path(chosen)]
     if uid == 0:
-        base = Path("/run/broker")
-    elif "XDG_RUNTIME_DIR" in os.environ:
-        base = Path(os.environ["XDG_RUNTIME_DIR"]) / "broker"
-    else:
-        base = Path(f"/tmp/broker-{uid}")
-    base.mkdir(mode=0o711, exist_ok=True)
-    facts = base.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or facts.st_mode & 0o022:
-        raise HostCannotEnforce(
-            "runtime folder", f"{base} belongs to somebody else or others can write to it", f"Remove {base}"
-        )
-    return base
+        return [Path("/run/broker"), Path("/var/lib/broker/run")]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return [
+        *([Path(runtime) / "broker"] if runtime.startswith("/") else []),
+        Path(f"/tmp/broker-{uid}"),
+        Path.home() / ".cache" / "broker" / "run",
+    ]
 
 
 def guard_binary(base: Path) -> Path:

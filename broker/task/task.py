@@ -19,6 +19,7 @@ from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, Risk
 from broker.decide.allowlist import needs_digest
 from broker.decide.decide import decide, names_a_shell
+from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.wording import describe
@@ -148,14 +149,21 @@ class Task:
 
     # What the operator, or a caller, asks for
 
-    def judge(self, operation: Operation, *, scope: int = 0) -> tuple[Assessment, Verdict]:
-        """Classify, decide and record one operation. The order is the point: the record comes first."""
+    def judge(
+        self, operation: Operation, *, scope: int = 0, at_gate: bool = False
+    ) -> tuple[Assessment, Verdict]:
+        """Classify, decide and record one operation. The order is the point: the record comes first.
+
+        `at_gate`: what a shell starts will be asked about again, one by one (broker/decide/deferral.py).
+        """
         context = self._context_of(operation)
         assessment = classify(operation, context)
         grant = self._scopes[scope]
         verdict = decide(
             operation, assessment, self.envelope, context, scope=grant, digest=self._digest(operation)
         )
+        if at_gate and isinstance(verdict, Deny):
+            verdict = starts_by_deferral(operation, assessment, self.envelope, context, scope=grant) or verdict
         if self._must_record(operation, scope, verdict):
             kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
             self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
@@ -202,11 +210,9 @@ class Task:
         chosen = self.operator.take(asked)
         if chosen is not None:
             return wire.Answer(request=asked.request, allow=True, scope=chosen)
-        _, verdict = self.judge(operation, scope=self._known(asked.scope))
+        _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
         if isinstance(verdict, Allow):
-            scope = 0 if asked.scope == OPERATOR_SCOPE else wire.SCOPE_UNCHANGED
-            if verdict.grant is not None:
-                scope = self._scope_of(verdict.grant)
+            scope = self._after(asked.scope) if verdict.grant is None else self._scope_of(verdict.grant)
             return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
         assert isinstance(verdict, Deny)
         attempt = (asked.pid, asked.argv, asked.program)
@@ -247,6 +253,11 @@ class Task:
             )
 
     # The rest
+
+    @staticmethod
+    def _after(scope: int) -> int:
+        """The scope of a process whose start opened no grant: its own; behind the operator's choice, everybody's."""
+        return 0 if scope == OPERATOR_SCOPE else wire.SCOPE_UNCHANGED
 
     def _context_of(self, operation: Operation) -> Context:
         cwd = getattr(operation, "cwd", "")

@@ -358,7 +358,7 @@ def test_a_hint_names_the_entries_that_resemble_the_command() -> None:
 def test_a_denial_names_class_reason_and_profile_in_one_sentence() -> None:
     verdict = denial(ruling(start("curl", "x"), assessed(part("curl", "x", risk=Risk.NETWORK_EGRESS))))
     assert verdict.reason == (
-        "This is network_egress (curl is like that); profile builder permits only safe and local_write."
+        "curl is like that (network_egress); profile builder permits only safe and local_write."
     )
     assert verdict.rule == "test.network_egress"
     assert verdict.what == "curl x"

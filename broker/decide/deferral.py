@@ -1,0 +1,62 @@
+"""Step 3: a shell may start although a command in its text may not: that command comes to the gate by itself.
+
+When a shell text holds one refused command, refusing the shell says little to whoever asked: a harness sees
+"cannot start /bin/bash", and the reason is lost with the process that never was. Letting the shell start loses
+nothing where each refused part is a program start of its own, because the gate stops that start with its real
+argv; the shell then prints the reason where the agent reads it, and its exit code is the usual 126.
+
+Parts that never come to the gate (redirections, builtins, what is not understood) must be permitted now.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import replace
+
+from broker.classify.context import Context
+from broker.classify.risk import Assessment, Part, PartKind, Risk
+from broker.decide.decide import decide, names_a_shell
+from broker.decide.envelope import Envelope
+from broker.decide.verdict import Allow, Grant
+from broker.request.operation import Exec, Operation
+
+# What a shell does itself, without a program start (bash(1), SHELL BUILTIN COMMANDS; dash(1)).
+_BUILTINS = frozenset(
+    ". : [ alias bg bind break builtin caller cd chdir command compgen complete compopt continue coproc declare dirs "
+    "disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile "
+    "newgrp popd print printf pushd pwd read readarray readonly return select set shift shopt source suspend test time "
+    "times trap true type typeset ulimit umask unalias unset wait whence zmodload".split()
+)
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
+
+
+def starts_by_deferral(
+    operation: Operation, assessment: Assessment, envelope: Envelope, context: Context, *, scope: Grant | None = None
+) -> Allow | None:
+    """Return an Allow for a shell whose refused parts will all be judged again, else None.
+
+    INVARIANT: every part that is left out here is a program start of its own
+    (test_what_never_comes_to_the_gate_is_never_deferred).
+    """
+    if not isinstance(operation, Exec) or Risk.BLOCKED in assessment.effects or len(assessment.parts) < 2:
+        return None
+    if not names_a_shell(assessment.parts[0].argv):
+        return None
+    now = tuple(part for index, part in enumerate(assessment.parts) if index == 0 or not _comes_again(part))
+    if len(now) == len(assessment.parts):
+        return None
+    # Left-out parts would leave `within` pointing at others; none of what is left may be covered by an entry.
+    reduced = replace(assessment, parts=tuple(replace(part, within=None if index == 0 else 0) for index, part in enumerate(now)))
+    verdict = decide(operation, reduced, envelope, context, scope=scope)
+    if isinstance(verdict, Allow) and verdict.grant is None:
+        return replace(verdict, rule="shell.deferred")
+    return None
+
+
+def _comes_again(part: Part) -> bool:
+    """Whether this part is a program start that the gate will see. A name that is not plain could be a builtin's."""
+    if part.kind is not PartKind.COMMAND or not part.argv:
+        return False
+    return _PLAIN.fullmatch(part.argv[0]) is not None and posixpath.basename(part.argv[0]) not in _BUILTINS
