@@ -175,6 +175,9 @@ void files_change(struct task *t, uint64_t nr, const uint64_t args[6]) {
         if (found && found != -ENOENT) return tracee_resume(t->tid, 0);
         ask_second = watched(other);
     }
-    if (ask_first || ask_second) ask(t, c, path, other);
+    /* The kernel's own answer, whoever asks and wherever: `mkdir -p` tries each folder from the top. */
+    bool makes_name = c->op == SYMLINK || c->op == MKDIR || c->op == MKNOD;
+    if (exists && makes_name && ask_first) tracee_refuse(t->tid, EEXIST);
+    else if (ask_first || ask_second) ask(t, c, path, other);
     else tracee_resume(t->tid, 0);
 }
