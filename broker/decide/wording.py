@@ -78,7 +78,7 @@ def describe(operation: Operation) -> str:
         case ShellText():
             return shorten(operation.text.strip())
         case Exec():
-            shown = command_line(operation.argv)
+            shown = _shell_line(operation.argv) or command_line(operation.argv)
             program = posixpath.basename(operation.path)
             named = posixpath.basename(operation.argv[0]) if operation.argv else ""
             # A program may call itself anything: show what would really start.
@@ -95,6 +95,13 @@ def describe(operation: Operation) -> str:
             return f"delegate to profile {shorten(operation.profile)}: {command_line(operation.argv)}"
         case _:
             assert_never(operation)
+
+
+def _shell_line(argv: Sequence[str]) -> str:
+    """Return `bash -c ‹text›` for a shell that is given a text: quotes within quotes are hard to read."""
+    if len(argv) != 3 or not argv[1].startswith("-") or not argv[1].endswith("c") or "'" not in argv[2]:
+        return ""
+    return shorten(f"{posixpath.basename(argv[0])} {argv[1]} ‹{escape(argv[2])}›")
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:
