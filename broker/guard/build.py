@@ -82,7 +82,7 @@ FUZZER = Flavour(
         ),
     ),
     compiler="clang",
-    skip=(),
+    skip=("main.c",),
 )
 
 

@@ -112,6 +112,7 @@ struct task {
     pid_t tid, tgid; /* tgid 0: not looked up yet */
     struct spawn *spawn;
     uint32_t scope;
+    bool has_threads; /* has had */
     bool held; /* stopped at birth: its parent's fork event has not come yet */
     int held_status;
     uint64_t held_since;
@@ -157,6 +158,7 @@ void memory_close(struct memory *m);
 ssize_t memory_string(struct memory *m, uint64_t at, char *out, size_t size); /* length, or -errno */
 int memory_words(struct memory *m, uint64_t at, char *out, size_t size, size_t *used, uint32_t *count);
 bool tracee_syscall(pid_t tid, uint64_t *nr, uint64_t args[6]);
+bool tracee_makes_thread(pid_t tid); /* at its fork, vfork or clone event */
 void tracee_refuse(pid_t tid, int error);
 void tracee_resume(pid_t tid, int signal);
 void tracee_tell(pid_t tid, const char *text);

@@ -13,14 +13,18 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { BUCKETS = 1024, LOST = 64, HELD_MS = 5000 };
+enum { BUCKETS = 1024, LOST = 256, LOST_MS = 2000, HELD_MS = 5000 };
 
 static struct task *table[BUCKETS];
 static struct spawn *spawns;
 static struct task *waiting_first, *waiting_last; /* oldest question first; all have one time limit */
 static uint32_t next_request, held;
-/* Tasks that died before their parent's fork event came: the event must not bring them back. */
-static pid_t lost[LOST];
+/* Tasks that died before their parent's fork event came: the event must not bring them back. Remembered for a
+ * short time only, because numbers are used again. */
+static struct {
+    pid_t tid;
+    uint64_t at;
+} lost[LOST];
 static unsigned next_lost;
 
 uint64_t now_ms(void) {
@@ -146,14 +150,18 @@ struct task *request_find(uint32_t id) {
 
 /* Birth */
 
-static void forget_lost(pid_t tid) {
-    for (unsigned i = 0; i < LOST; i++)
-        if (lost[i] == tid) lost[i] = 0;
+static void remember_lost(pid_t tid) {
+    lost[next_lost].tid = tid;
+    lost[next_lost].at = now_ms();
+    next_lost = (next_lost + 1) % LOST;
 }
 
 static bool was_lost(pid_t tid) {
-    for (unsigned i = 0; i < LOST; i++)
-        if (lost[i] == tid) return true;
+    for (unsigned i = 0; i < LOST; i++) {
+        if (lost[i].tid != tid) continue;
+        lost[i].tid = 0;
+        if (now_ms() - lost[i].at < LOST_MS) return true;
+    }
     return false;
 }
 
@@ -171,26 +179,34 @@ static bool over_limit(struct task *t) {
     return true;
 }
 
-static void on_fork(struct task *parent, int event) {
+static void adopt(struct task *child, struct task *parent) {
+    /* By the clone flags, not by the event: a thread may be born with fork's or vfork's. */
+    child->tgid = tracee_makes_thread(parent->tid) ? task_tgid(parent) : child->tid;
+    struct task *leader = child->tgid == child->tid ? NULL : *slot(child->tgid);
+    if (leader) leader->has_threads = true;
+}
+
+static void on_fork(struct task *parent) {
     unsigned long message;
     if (ptrace(PTRACE_GETEVENTMSG, parent->tid, 0, &message)) return; /* killed; its child is held, and expires */
     pid_t tid = (pid_t)message;
     struct task *child = *slot(tid);
-    if (!child && was_lost(tid)) {
-        forget_lost(tid);
-    } else if (!child) {
+    bool waits = child && child->held;
+    if (!child && !was_lost(tid)) {
         child = task_new(tid, parent->spawn, parent->scope);
-        if (event != PTRACE_EVENT_CLONE) child->tgid = tid;
-        if (over_limit(child) || (child->spawn && child->spawn->doomed)) kill(tid, SIGKILL);
-    } else if (child->held) {
+    } else if (waits) {
         child->held = false;
         held--;
         child->scope = parent->scope;
         child->spawn = parent->spawn;
-        if (event != PTRACE_EVENT_CLONE) child->tgid = tid;
         if (child->spawn) child->spawn->live++;
+    } else {
+        child = NULL;
+    }
+    if (child) {
+        adopt(child, parent);
         if (over_limit(child) || (child->spawn && child->spawn->doomed)) kill(tid, SIGKILL);
-        else on_stop(child, child->held_status);
+        else if (waits) on_stop(child, child->held_status);
     }
     tracee_resume(parent->tid, 0);
 }
@@ -266,16 +282,27 @@ static void on_stop(struct task *t, int status) {
     switch (status >> 16) {
     case 0: tracee_resume(t->tid, deliverable(t, signal)); break;
     case PTRACE_EVENT_STOP: on_group_stop(t, signal); break;
-    case PTRACE_EVENT_FORK: case PTRACE_EVENT_VFORK: case PTRACE_EVENT_CLONE: on_fork(t, status >> 16); break;
+    case PTRACE_EVENT_FORK: case PTRACE_EVENT_VFORK: case PTRACE_EVENT_CLONE: on_fork(t); break;
     case PTRACE_EVENT_EXEC: gate_execed(on_exec_number(t)); break;
     case PTRACE_EVENT_SECCOMP: on_call(t); break;
     default: tracee_resume(t->tid, 0);
     }
 }
 
+/* A leader's end is reported after all its threads have been reaped. What the table still has of them is a thread
+ * that took the leader's number in an exec and was killed before its exec stop: nobody reports its old number. */
+static void forget_threads(pid_t tgid) {
+    for (unsigned b = 0; b < BUCKETS; b++)
+        for (struct task *t = table[b], *next; t; t = next) {
+            next = t->next;
+            if (t->tgid == tgid && t->tid != tgid) task_free(t);
+        }
+}
+
 static void on_exit_of(struct task *t, int status, const struct rusage *usage) {
     struct spawn *s = t->spawn;
-    if (t->held) lost[next_lost++ % LOST] = t->tid;
+    if (t->held) remember_lost(t->tid);
+    if (t->has_threads) forget_threads(t->tid);
     if (s && !s->gone && s->pid == t->tid) {
         spawn_ended(s, status, usage);
         s->gone = true;
@@ -293,7 +320,7 @@ void process_event(pid_t tid, int status, const struct rusage *usage) {
     struct task *t = *slot(tid);
     if (WIFEXITED(status) || WIFSIGNALED(status)) {
         if (t) on_exit_of(t, status, usage);
-        else lost[next_lost++ % LOST] = tid;
+        else remember_lost(tid);
         return;
     }
     if (!WIFSTOPPED(status)) return;

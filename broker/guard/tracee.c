@@ -4,6 +4,7 @@
  * what was read before an exec is compared with what the kernel took (gate.c). */
 #include "guard.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -97,6 +98,19 @@ bool tracee_syscall(pid_t tid, uint64_t *nr, uint64_t args[6]) {
     *nr = info.seccomp.nr;
     memcpy(args, info.seccomp.args, sizeof info.seccomp.args);
     return true;
+}
+
+bool tracee_makes_thread(pid_t tid) {
+#ifdef __x86_64__
+    long nr = ptrace(PTRACE_PEEKUSER, tid, (void *)offsetof(struct user, regs.orig_rax), 0);
+    long flags = ptrace(PTRACE_PEEKUSER, tid, (void *)offsetof(struct user, regs.rdi), 0);
+#else
+    struct user_regs_struct regs = {0};
+    struct iovec all = {&regs, sizeof regs};
+    ptrace(PTRACE_GETREGSET, tid, (void *)NT_PRSTATUS, &all);
+    long nr = (long)regs.regs[8], flags = (long)regs.regs[0];
+#endif
+    return nr == SYS_clone && flags & CLONE_THREAD;
 }
 
 /* Make the call that the tracee is stopped before return -error without running.

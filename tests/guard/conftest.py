@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 import guard_harness as harness
+import pytest
 
 ATTACKS = Path(__file__).parent / "attacks"
 

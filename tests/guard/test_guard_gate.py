@@ -10,10 +10,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from guard_harness import Sandbox, SpawnRefused, allow_all, deny
 
 from broker.enforce import wire
-
-from guard_harness import Sandbox, SpawnRefused, allow_all, deny
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 Question = wire.ExecAsked | wire.FileAsked

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from guard_harness import Sandbox, allow_all, setup
 
 from broker.enforce import wire
-
-from guard_harness import Sandbox, allow_all, setup
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 
