@@ -164,7 +164,9 @@ class Sandbox:
         if terminal:
             self.send(message)
             return spawn
-        with open(os.devnull, "r+b", buffering=0) as null:
+        # The sandbox's own: with a descriptor of the host's, a hostile program could change that file's mode.
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        with open(f"/proc/{children[0]}/root/dev/null", "r+b", buffering=0) as null:
             chosen = [null.fileno() if d is None else d for d in (stdin, stdout, stderr)]
             self.send(message, chosen)
         return spawn
