@@ -180,7 +180,10 @@ def signals_as_events() -> Iterator[int]:
             os.close(writer)
         return
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    caught = (*FORWARDED, signal.SIGWINCH, signal.SIGCONT)
+    # What we were told to ignore (nohup, a shell's background job) stays ignored.
+    caught = [
+        number for number in (*FORWARDED, signal.SIGWINCH, signal.SIGCONT) if signal.getsignal(number) != signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in caught}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
@@ -298,7 +301,8 @@ def serve_terminal(
     finally:
         if master in sources:
             _drain_terminal(master, stdout, budget)
-        termios.tcsetattr(stdin, termios.TCSADRAIN, saved)
+        with contextlib.suppress(termios.error):  # the terminal is gone: there is nothing to restore
+            termios.tcsetattr(stdin, termios.TCSADRAIN, saved)
 
 
 def _pump(source: int, target: int, budget: OutputBudget | None) -> bool:
