@@ -115,7 +115,7 @@ def _file_change(inquiry: Inquiry, operation: FileChange) -> None:
         case FileAction.DELETE:
             paths.judge_delete(finding, operation.path, context.cwd, context, None, whole=False)
         case FileAction.MKDIR:
-            paths.judge_write(finding, operation.path.rstrip("/") + "/.", context.cwd, context, None)
+            paths.judge_write(finding, operation.path, context.cwd, context, None, folder=True)
         case FileAction.MKNOD:
             paths.judge_write(finding, operation.path, context.cwd, context, None)
             if Risk.LOCAL_WRITE not in finding.effects:

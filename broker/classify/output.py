@@ -28,6 +28,8 @@ def of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -
         return "\n".join(names) if names else None
     arguments = words[1:]
     text = _PRINTERS[name](arguments, stdin, scope, context)
+    if text is None and (names := names_of(words, stdin, scope, context)):
+        text = "\n".join(names)
     return text if text is None or len(text) <= MAX_OUTPUT else None
 
 

@@ -77,7 +77,9 @@ _WILD = ("*", "?", "[", UNKNOWN, TAME)
 
 
 def star_match(name: str, pattern: str) -> bool:
-    """Match a pattern with at most two `*`, as catalogue keys use them."""
+    """Match a pattern in which `*` stands for any characters, as catalogue keys use it."""
+    if "*" not in pattern:
+        return name == pattern
     pieces = pattern.split("*")
     if not name.startswith(pieces[0]) or not name.endswith(pieces[-1]):
         return False
@@ -337,9 +339,16 @@ def is_raw_device(path: str) -> bool:
 
 
 def judge_write(
-    finding: Finding, text: str, cwd: str | None, context: Context, span: Span, *, whole: bool = False
+    finding: Finding,
+    text: str,
+    cwd: str | None,
+    context: Context,
+    span: Span,
+    *,
+    whole: bool = False,
+    folder: bool = False,
 ) -> None:
-    """Add what creating or changing this path does. `whole`: a folder and what is in it."""
+    """Add what creating or changing this path does. `whole`: with what is in it; `folder`: it is an empty folder."""
     path = resolve(text, cwd, context)
     if path is None:
         _write_unknown(finding, text, context, span, whole=whole)
@@ -354,6 +363,8 @@ def judge_write(
         finding.add(Risk.NETWORK_EGRESS, "shell.dev_tcp", f"bash opens a connection for {shown_path}.", span)
         return
     entry = find_entry("persistence", path, text, context, inside=whole)
+    if entry is not None and folder and not entry.folder:
+        entry = None  # an empty folder of that name is not the file that matters
     if entry is not None:
         finding.add(Risk.PERSISTENCE, entry.rule, f"It changes {shown_path}: {entry.why}.", span)
     system = find_entry("system", path, text, context)
@@ -529,7 +540,7 @@ def watched_names() -> tuple[str, ...]:
 def _commonness(part: str) -> tuple[int, int]:
     """How often honest work touches such a name: dotted names are rare, `bin` and `config` are not."""
     common = part in _COMMON or part.startswith("*") and "." not in part
-    return (2 if common else 0 if part.startswith(".") and part not in (".config", ".local", ".cache") else 1, 0)
+    return (3 if part in ("go", "bin") else 2 if common else 0 if part.startswith(".") and part not in (".config", ".local", ".cache") else 1, 0)
 
 
 _COMMON = frozenset("bin lib config hooks share code user library go site-packages objects info".split())

@@ -701,7 +701,10 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
         case "write":
             call.write(word, whole=whole)
         case "fill":
-            call.write(word, whole=False)
+            if word.text:
+                paths.judge_write(
+                    call.finding, word.text, call.scope.cwd, call.inquiry.context, call.span, folder=True
+                )
         case "delete":
             call.delete(word, whole=whole)
         case "deletetree":

@@ -16,13 +16,11 @@ from broker.classify.programs import (
     by_grammar,
     entry_of,
     judge_parsed,
-    judge_sub,
     known_name,
     parse,
     reader,
     secrets_in_code,
     set_variable,
-    sub_entry,
     unknown_word,
 )
 from broker.classify.risk import Risk
@@ -166,7 +164,7 @@ def _trap(call: Call) -> None:
         return
     from broker.classify.shell import read_text
 
-    read_text(call.inquiry, text.text, call.scope.copy(), call.index, call.span)
+    read_text(call.inquiry, text.text, call.scope.copy().guess_all(), call.index, call.span)
 
 
 @reader("exec")
@@ -541,8 +539,12 @@ def _parallel(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
     rest = parsed.rest
+    item = UNKNOWN
     for at, word in enumerate(rest):
         if word.text in (":::", "::::", ":::+", "::::+"):
+            items = [other.text for other in rest[at + 1 :]]
+            if word.text == ":::" and all(re.fullmatch(r"\w[\w.-]*", text) for text in items):
+                item = TAME
             rest = rest[:at]
             break
     if not rest:
@@ -553,6 +555,9 @@ def _parallel(call: Call) -> None:
     if UNKNOWN in text:
         call.add(Risk.CODE_EXECUTION, "shell.dynamic_text", "parallel runs a text that cannot be known before.")
         return
+    call.scope = call.scope.copy()
+    call.scope.variables["PARALLEL_ITEM"] = item
+    call.scope.exported.add("PARALLEL_ITEM")
     call.shell_text(text if "$PARALLEL_ITEM" in text else text + ' "$PARALLEL_ITEM"')
 
 
@@ -1050,16 +1055,7 @@ def _git(call: Call) -> None:
     rest = parsed.rest
     if not rest:
         return
-    name = rest[0].text
-    own = sub_entry(call.entry, name) if rest[0].known else None
-    if own is None and rest[0].known and name in call.entry.commands:
-        judge_parsed(call, call.entry, Parsed([], [], rest))
-    elif own is not None:
-        judge_sub(call, own, rest[1:])
-    elif not rest[0].known:
-        call.add(Risk.UNKNOWN, "program.dynamic", "Which git command runs cannot be known.")
-    else:
-        call.add(Risk.UNKNOWN, "program.unknown_command", f"git has no command {shown(name)} that we know; it may be an alias.")
+    judge_parsed(call, call.entry, Parsed([], [], rest))
     _git_elsewhere(call)
 
 

@@ -37,7 +37,11 @@ class Stdin:
 
 @dataclass(slots=True)
 class Scope:
-    """What a shell knows at one point of a text. `cwd` is None once it cannot be followed."""
+    """What a shell knows at one point of a text.
+
+    `cwd` is None once it cannot be followed. `guesses` names variables whose value is likely, not certain:
+    good enough to judge by, not to say what argv a program gets.
+    """
 
     cwd: str | None
     variables: dict[str, str] = field(default_factory=dict)
@@ -45,6 +49,12 @@ class Scope:
     functions: set[str] = field(default_factory=set)
     stdin: Stdin | None = None
     previous_cwd: str | None = None
+    guesses: set[str] = field(default_factory=set)
+
+    def guess_all(self) -> Scope:
+        """What runs later (a function, a trap) may find other values: none of these is exact there."""
+        self.guesses.update(self.variables)
+        return self
 
     def copy(self) -> Scope:
         """A subshell's view: it starts equal, and what it changes stays in it."""
@@ -55,6 +65,7 @@ class Scope:
             set(self.functions),
             self.stdin,
             self.previous_cwd,
+            set(self.guesses),
         )
 
     def merge(self, branch: Scope) -> None:
@@ -62,6 +73,7 @@ class Scope:
         for name, value in branch.variables.items():
             if self.variables.get(name) != value:
                 self.variables[name] = UNKNOWN
+        self.guesses |= branch.guesses
         if branch.cwd != self.cwd:
             self.cwd = None
         self.functions |= branch.functions

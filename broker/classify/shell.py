@@ -147,6 +147,7 @@ class _Reader:
         self.notes: list[Reason] = []
         self.commands = 0
         self.last_output: str | None = None
+        self.guessed_names: set[str] = set()
         self.expander = Expander(
             scope,
             inquiry.context.home,
@@ -179,7 +180,7 @@ class _Reader:
             raise Unreadable(f"a {node.type.replace('_', ' ')} stands where none was expected")
 
     def list(self, node: Node, scope: Scope) -> None:
-        optional = False
+        optional, certain = False, True
         for child in node.children:
             if child.type == "||":
                 optional = True
@@ -192,8 +193,16 @@ class _Reader:
                     scope.merge(branch)
                 else:
                     scope.functions |= branch.functions
-            else:
+            elif certain:
                 self.statement(child, scope)
+                certain = False
+            else:
+                before = dict(scope.variables)
+                self.statement(child, scope)
+                # It ran only if what stands before it succeeded.
+                scope.guesses.update(
+                    name for name, value in scope.variables.items() if before.get(name) != value
+                )
 
     def pipeline(self, node: Node, scope: Scope) -> None:
         stdin = scope.stdin
@@ -282,6 +291,7 @@ class _Reader:
             body = scope.copy()
             if name:
                 body.variables[name] = value
+                body.guesses.add(name)
             self.statements(body_node, body)
             if name:
                 body.variables.pop(name, None)
@@ -370,7 +380,7 @@ class _Reader:
         body = next((child for child in reversed(node.children) if child.type in _HANDLERS), None)
         if body is None:
             raise Unreadable("a function without a body")
-        inner = scope.copy()
+        inner = scope.copy().guess_all()
         inner.stdin = None
         inner.functions.add(name)
         before = len(self.inquiry.parts)
@@ -501,7 +511,12 @@ class _Reader:
             inner = Expander(scope, self.expander.home, self.expander.scratch, self.substitute, self.notes, at)
             inner.value("=" + raw, at - 1)
             return f"{name}={UNKNOWN}"
+        self.expander.guessed = False
         value = self.expander.value(raw, at) if raw else ""
+        if self.expander.guessed:
+            self.guessed_names.add(name)
+        else:
+            self.guessed_names.discard(name)
         if "~" in value and (":~" in raw or raw.startswith("~")):
             value = value.replace(":~/", f":{self.expander.home}/")
         if plus or subscript:
@@ -531,6 +546,10 @@ class _Reader:
             self.note_assignment(text, notes, span)
             name, _, value = text.partition("=")
             scope.variables[name] = value
+            if name in self.guessed_names:
+                scope.guesses.add(name)
+            else:
+                scope.guesses.discard(name)
         finding = Finding()
         for note in notes:
             finding.effects.add(note.risk)

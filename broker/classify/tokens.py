@@ -485,13 +485,17 @@ class _Cutter:
             token.literal = any(quote in token.raw for quote in "'\"\\")
             token.raw = _unquote(token.raw)
             self.bodies.append(token)
-        if self.command_next and self.loose_redirect is None and not self.after_compound():
+        if self.command_next and self.loose_redirect is None and not self.in_run() and not self.after_compound():
             self.put(start, end, "")
             self.loose_redirect = len(self.shape) - 1
         else:
             self.put(start, end, "")
         self.tokens.append(token)
         return end
+
+    def in_run(self) -> bool:
+        """Whether the simple command at hand has a word already (an assignment, say)."""
+        return bool(self.tokens) and self.tokens[-1].kind is not Kind.OPERATOR
 
     def after_compound(self) -> bool:
         for token in reversed(self.tokens):
@@ -512,6 +516,8 @@ class _Cutter:
             raise Unreadable(f"{text[at]!r} where a word should be")
         raw = text[at:end]
         if self.awaiting_in and raw == "do":  # `for f do`: the positional parameters
+            if at > self.shaped:
+                self.put(at - 1, at, ";")  # tree-sitter wants a separator that bash does not
             self.reserved(at, end, raw)
             self.awaiting_in = False
             self.command_next = True

@@ -57,6 +57,7 @@ class Expander:
     substitute: Substitute
     notes: list[Reason]
     offset: int = 0
+    guessed: bool = False  # a value was used that the run may find to be another
 
     def words(self, raw: str, start: int, end: int) -> list[Word]:
         """Return the words that this raw word becomes."""
@@ -64,7 +65,7 @@ class Expander:
             return [Word(raw, True, False, start, end)]
         if "{" in raw and ("," in raw or ".." in raw):
             pieces = expand_braces(raw)
-            if len(pieces) > 1:
+            if pieces != [raw]:
                 self.offset = start
                 out: list[Word] = []
                 for piece in pieces:
@@ -102,6 +103,7 @@ class Expander:
 
     def _fields(self, raw: str, start: int, end: int, *, split: bool = True) -> list[Word]:
         fields: list[Word] = []
+        self.guessed = False
         current: list[str] = []
         seen = False  # the field exists even if it is empty: something quoted was in it
         glob = False
@@ -194,6 +196,9 @@ class Expander:
         text = "".join(current)
         if text or seen or not split:
             fields.append(_word(text, glob, start, end))
+        if self.guessed:
+            for field in fields:
+                field.static = False
         return fields
 
     def _quoted(self, raw: str, at: int, end: int, out: list[str], *, quotes: bool = True) -> None:
@@ -296,12 +301,15 @@ class Expander:
         """A variable's value, as far as it is known."""
         scope = self.scope
         if name in scope.variables:
+            self.guessed |= name in scope.guesses
             return scope.variables[name]
         if name == "HOME":
             return self.home
         if name == "PWD":
+            self.guessed = True
             return scope.cwd if scope.cwd is not None else UNKNOWN
         if name == "OLDPWD":
+            self.guessed = True
             return scope.previous_cwd if scope.previous_cwd is not None else UNKNOWN
         if name == "IFS":
             return " \t\n"
@@ -359,7 +367,9 @@ class Expander:
         colon = rest.startswith(":")
         op = rest[1:2] if colon else rest[:1]
         if op and op in "-=?+" and (colon or op != "?" or True):
+            guessed = self.guessed
             default = self.value(rest[2:] if colon else rest[1:], self.offset) if len(rest) > 1 + colon else ""
+            self.guessed |= guessed
             unknown = value == UNKNOWN
             if op == "+":
                 return default if set_here and value and not unknown else (default and UNKNOWN)
@@ -371,6 +381,7 @@ class Expander:
             if chosen is not None:
                 return chosen
             # Not set in this text: the default is what bash uses unless the environment has the variable.
+            self.guessed = True
             return default
         if colon:
             numbers = _SUBSTRING.fullmatch(rest)
@@ -385,7 +396,9 @@ class Expander:
             return UNKNOWN
         if rest[0] in "%#":
             double = rest[:2] in ("%%", "##")
+            guessed = self.guessed
             pattern = self.value(rest[2 if double else 1 :], self.offset) if len(rest) > (2 if double else 1) else ""
+            self.guessed |= guessed
             return _trim(value, pattern, end=rest[0] == "%", longest=double)
         self.scan(rest)
         if rest[0] in "^,":
@@ -426,8 +439,8 @@ _TAME_NAMES = frozenset(
 
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|APIKEY|API_KEY|PRIVATE_KEY|ACCESS_KEY|SECRET_KEY|"
-    r"SECRET_ACCESS_KEY|ACCESS_KEY_ID|ENCRYPTION_KEY|SIGNING_KEY|AUTH_KEY|CREDENTIALS?|SESSION_KEY|PAT)$",
-    re.I,
+    r"SECRET_ACCESS_KEY|ACCESS_KEY_ID|ENCRYPTION_KEY|SIGNING_KEY|AUTH_KEY|CREDENTIALS?|SESSION_KEY|PAT)$|"
+    r"(?:^|_)(?:password|passwd|secret|api_key|private_key|access_token|auth_token)$"
 )
 _SECRET_NAMES = frozenset("DATABASE_URL PGPASSWORD MYSQL_PWD REDIS_URL MONGODB_URI SENTRY_DSN NPM_AUTH".split())
 

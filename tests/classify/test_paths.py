@@ -1,0 +1,162 @@
+"""The catalogue of protected targets: one test an entry, and how paths are compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.classify import WATCHED_NAMES, classify, is_secret, protected_paths
+from broker.classify.context import Context
+from broker.classify.paths import Entry, catalogue, star_match
+from broker.classify.risk import Risk
+from broker.request.operation import Connection, FileAction, FileChange, FileRead
+
+
+def entries(kind: str, where: str) -> list[Entry]:
+    """All entries of a section."""
+    return [entry for found in catalogue(kind, where).values() for entry in found]
+
+
+def example(entry: Entry) -> str:
+    """A path that the entry covers."""
+    path = "/".join(part.replace("*", "x") for part in entry.parts)
+    return path + "/inner/file" if entry.folder else path
+
+
+def write(path: str, context: Context, action: FileAction = FileAction.WRITE, other: str = "") -> set[str]:
+    """The classes of a change."""
+    answer = classify(FileChange(action=action, path=path, other=other), context)
+    return {risk.label for risk in answer.effects - {Risk.SAFE}}
+
+
+def read(path: str, context: Context) -> set[str]:
+    """The classes of a read."""
+    return {risk.label for risk in classify(FileRead(path=path), context).effects - {Risk.SAFE}}
+
+
+@pytest.mark.parametrize("entry", entries("persistence", "workspace"), ids=lambda entry: entry.key)
+def test_each_target_of_a_workspace_is_persistence_at_any_depth(entry: Entry, context: Context) -> None:
+    for prefix in ("/work/project/", "/work/project/vendor/sub/"):
+        assert "persistence" in write(prefix + example(entry), context)
+        assert "persistence" in write((prefix + example(entry)).upper().replace("/WORK/PROJECT", "/work/project"), context)
+    assert write("/tmp/checkout/" + example(entry), context) == {"local_write"}
+
+
+@pytest.mark.parametrize("entry", entries("persistence", "home"), ids=lambda entry: entry.key)
+def test_each_target_of_a_home_is_persistence_in_anybodys(entry: Entry, context: Context) -> None:
+    for home in ("/home/dev/", "/home/other/", "/root/", "/Users/other/"):
+        assert "persistence" in write(home + example(entry), context)
+
+
+@pytest.mark.parametrize("entry", entries("persistence", "absolute"), ids=lambda entry: entry.key)
+def test_each_target_of_the_system_is_persistence(entry: Entry, context: Context) -> None:
+    assert "persistence" in write("/" + example(entry), context)
+
+
+@pytest.mark.parametrize("entry", entries("secret", "home"), ids=lambda entry: entry.key)
+def test_each_secret_of_a_home_is_one(entry: Entry, context: Context) -> None:
+    assert read("/home/dev/" + example(entry), context) == {"system_write"}
+
+
+@pytest.mark.parametrize("entry", entries("secret", "absolute"), ids=lambda entry: entry.key)
+def test_each_secret_of_the_system_is_one(entry: Entry, context: Context) -> None:
+    assert read("/" + example(entry), context) == {"system_write"}
+
+
+@pytest.mark.parametrize("entry", entries("secret", "name"), ids=lambda entry: entry.key)
+def test_each_secret_by_name_is_one_wherever_it_lies(entry: Entry, context: Context) -> None:
+    assert read("/work/project/config/" + example(entry), context) == {"system_write"}
+    assert is_secret("/anywhere/" + example(entry))
+
+
+@pytest.mark.parametrize("name", [".env.example", "id_rsa.pub", "secrets.go", "environment.ts", "keyboard.txt"])
+def test_names_that_only_look_like_secrets_are_none(name: str, context: Context) -> None:
+    assert read("/work/project/" + name, context) == set()
+    assert not is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["Makefile", "conftest.py", "package.json", "pyproject.toml", "build.rs", "setup.py"])
+def test_what_is_edited_all_day_in_honest_work_is_a_local_write(name: str, context: Context) -> None:
+    assert write("/work/project/" + name, context) == {"local_write"}
+
+
+def test_a_sample_hook_is_inert(context: Context) -> None:
+    assert write("/work/project/.git/hooks/pre-commit.sample", context) == {"local_write"}
+
+
+def test_ordinary_files_of_a_repository_are_no_persistence(context: Context) -> None:
+    for name in ("index", "HEAD", "objects/ab/cdef", "refs/heads/main", "COMMIT_EDITMSG", "logs/HEAD"):
+        assert write("/work/project/.git/" + name, context) == {"local_write"}
+    assert write("/work/project/.git", context, FileAction.MKDIR) == {"local_write"}
+
+
+def test_a_rename_over_a_protected_file_is_judged_by_where_it_ends(context: Context) -> None:
+    assert "persistence" in write(
+        "/work/project/config.lock", context, FileAction.RENAME, other="/work/project/.git/config"
+    )
+
+
+def test_a_folder_renamed_onto_a_protected_parent_counts(context: Context) -> None:
+    assert "persistence" in write("/work/project/x", context, FileAction.RENAME, other="/work/project/.github")
+
+
+def test_a_link_to_a_secret_counts(context: Context) -> None:
+    assert "system_write" in write("/work/project/l", context, FileAction.SYMLINK, other="/home/dev/.ssh")
+    assert "system_write" in write("/work/project/l", context, FileAction.SYMLINK, other="/etc/passwd")
+    assert write("/work/project/l", context, FileAction.SYMLINK, other="src/a") == {"local_write"}
+
+
+def test_known_links_are_followed() -> None:
+    linked = Context(
+        cwd="/w", home="/home/dev", workspace="/w", symlinks=(("/w/out", "/etc"), ("/w/docs", "/w/.github"))
+    )
+    assert write("/w/out/motd", linked) == {"system_write"}
+    assert "persistence" in write("/w/docs/workflows/ci.yml", linked)
+
+
+def test_a_workspace_below_the_temporary_space_is_still_a_workspace() -> None:
+    inside = Context(cwd="/tmp/w", home="/home/dev", workspace="/tmp/w")
+    assert "persistence" in write("/tmp/w/.git/hooks/x", inside)
+    assert write("/tmp/other/.git/hooks/x", inside) == {"local_write"}
+    assert "persistence" in write("/home/dev/.bashrc", inside)
+
+
+@pytest.mark.parametrize("kind", ["workspace", "home"])
+def test_the_watched_names_cover_every_entry(kind: str) -> None:
+    for entry in entries("persistence", kind):
+        parts = [part.replace("*", "x") for part in entry.parts]
+        assert any(star_match(part, name) for part in parts for name in WATCHED_NAMES), entry.key
+
+
+def test_the_watched_names_are_patterns_that_the_guard_can_read() -> None:
+    for name in WATCHED_NAMES:
+        assert name == name.lower() and "/" not in name and name.count("*") <= 1
+        assert "*" not in name[1:-1]
+
+
+def test_protected_paths_are_relative_to_the_workspace() -> None:
+    found = protected_paths()
+    assert {".git/hooks", ".github/workflows", ".envrc", ".claude", ".git/config"} <= set(found)
+    assert not any(path.startswith("/") or path.endswith("/") for path in found)
+
+
+def test_the_catalogue_is_large_enough_to_be_of_use() -> None:
+    assert sum(len(entries(k, w)) for k in ("persistence", "secret") for w in ("workspace", "home", "absolute", "name")) > 400
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.216.34", {"network_egress"}),
+        ("host.example", {"network_egress"}),
+        ("169.254.169.254", {"network_egress", "system_write"}),
+        ("10.0.0.1", {"network_egress", "system_write"}),
+        ("0x7f000001", {"network_egress", "system_write"}),
+        ("2130706433", {"network_egress", "system_write"}),
+        ("127.1", {"network_egress", "system_write"}),
+        ("::1", {"network_egress", "system_write"}),
+        ("metadata.google.internal", {"network_egress", "system_write"}),
+    ],
+)
+def test_connections_to_inner_addresses_are_worse(address: str, expected: set[str], context: Context) -> None:
+    answer = classify(Connection(address=address, port=80), context)
+    assert {risk.label for risk in answer.effects} == expected
