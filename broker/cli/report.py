@@ -7,10 +7,13 @@ import sys
 from collections import Counter
 
 from broker.cli.terminal import Colours, escape, shorten
-from broker.decide.verdict import Deny
-from broker.record.denials import DenialRow
-from broker.supervisor import Header
-from broker.task.result import Result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from broker.decide.verdict import Deny
+    from broker.record.denials import DenialRow
+    from broker.supervisor import Header
+    from broker.task.result import Result
 
 MARGIN = "        "
 

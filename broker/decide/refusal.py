@@ -12,7 +12,7 @@ from broker.classify.risk import Assessment, Part, PartKind, Risk
 from broker.decide import wording
 from broker.decide.envelope import NEVER_GRANTED, Envelope
 from broker.decide.trust import Trust
-from broker.decide.verdict import Deny, Grant, Layer
+from broker.decide.verdict import Ask, Deny, Grant, Layer
 from broker.request.operation import Operation, ShellText
 
 # An approval cannot change these: nobody can say what would be approved.
@@ -101,6 +101,19 @@ def beyond(level: Envelope, question: Question, worst: tuple[Risk, Part], refuse
         reason=f"{because}{is_class}; {permits}.",
         hint=wording.hint_for(part, risk, level.profile, grant_entry=scope.entry if scope else ""),
         approvable=not refused & _NOT_APPROVABLE and not trust_refuses,
+    )
+
+
+def nobody_to_ask(operation: Operation, ask: Ask) -> Deny:
+    """Turn a question into a refusal: a headless task never waits."""
+    return Deny(
+        what=wording.describe(operation),
+        effects=ask.effects,
+        layer=Layer.PROFILE,
+        rule=ask.rule,
+        reason=ask.reason,
+        hint="Nobody is here to be asked: the operator can add it to the allowlist.",
+        approvable=True,
     )
 
 

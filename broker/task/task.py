@@ -22,7 +22,7 @@ from broker.decide.decide import decide, names_a_shell
 from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
-from broker.decide.wording import describe
+from broker.decide.refusal import nobody_to_ask
 from broker.enforce import wire
 from broker.enforce.usage import Usage
 from broker.errors import JournalError
@@ -313,10 +313,3 @@ class Task:
 
 def _note(denial: Deny) -> str:
     return f"broker: denied {denial.what}: {denial.reason} Instead: {denial.hint}\n"
-
-
-def nobody_to_ask(operation: Operation, ask: Ask) -> Deny:
-    return Deny(
-        what=describe(operation), effects=ask.effects, layer=Layer.PROFILE, rule=ask.rule, reason=ask.reason,
-        hint="nobody is here to be asked: the operator can add it to the allowlist", approvable=True,
-    )  # fmt: skip

@@ -35,7 +35,7 @@ def judge_only(
     from broker.record.denials import DenialLog
     from broker.record.journal import Journal
     from broker.record.run_files import state_dir
-    from broker.task.task import nobody_to_ask
+    from broker.decide.refusal import nobody_to_ask
 
     denial = nobody_to_ask(operation, verdict) if isinstance(verdict, Ask) else verdict
     journal = Journal.create(state or state_dir())
