@@ -31,7 +31,7 @@ def probe(name: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler, and the attack needs one")
-    made = Path(tempfile.mkdtemp(prefix="broker-probe-", dir="/tmp")) / name
+    made = Path(tempfile.mkdtemp(prefix="broker-probe-", dir="/tmp")) / Path(name).name
     made.parent.chmod(0o755)
     subprocess.run(
         [compiler, "-static", "-O1", "-pthread", "-o", str(made), str(PROBES / f"{name}.c")],
@@ -131,3 +131,17 @@ class attempted:  # noqa: N801 - a context manager, used like a function
                         "/opt/broker-escape", "/lib/broker-escape", "/dev/broker-escape", "/boot/broker-escape",
                         "/srv/broker-escape", "/mnt/broker-escape", "/root/broker-escape"],
         }  # fmt: skip
+
+
+class Attacked:
+    """A broker with a workspace of an ordinary user, for several attacks in one run."""
+
+    def __init__(self, engine: str, owner: int | None = 1000) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="broker-escape-", dir="/tmp"))
+        self.broker = Broker(engine, self.folder, owner=owner)
+
+    def __enter__(self) -> Broker:
+        return self.broker.prepare()
+
+    def __exit__(self, *_: object) -> None:
+        remove_folder(self.folder)
