@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -71,18 +72,24 @@ def guard_binary(base: Path) -> Path:
     """
     source = Path(os.environ.get("BROKER_GUARD") or GUARD)
     try:
-        content = source.read_bytes()
-    except OSError:
+        facts = source.stat()
+        target = base / f"guard-{_digest(source, facts.st_mtime_ns, facts.st_size)}"
+        if not target.exists():
+            temporary = base / f".guard-{os.getpid()}"
+            temporary.write_bytes(source.read_bytes())
+            temporary.chmod(0o755)
+            temporary.replace(target)
+    except FileNotFoundError:
         raise HostCannotEnforce(
             "exec gate", f"the guard is missing at {source}", "Build it: python -m broker.guard.build"
         ) from None
-    target = base / f"guard-{hashlib.sha256(content).hexdigest()[:16]}"
-    if not target.exists():
-        temporary = base / f".guard-{os.getpid()}"
-        temporary.write_bytes(content)
-        temporary.chmod(0o755)
-        temporary.replace(target)
     return target
+
+
+@functools.cache
+def _digest(source: Path, _changed: int, _size: int) -> str:
+    """Hash the guard once per process: it is a megabyte, and a task starts in milliseconds."""
+    return hashlib.sha256(source.read_bytes()).hexdigest()[:16]
 
 
 def process_start(pid: int) -> str:
