@@ -9,6 +9,7 @@ EXAMPLES = """
 broker run --profile builder -- my-agent --task "fix the tests"
 broker run --profile research -- bash -c 'git log --oneline | head'
 broker run --engine bubblewrap --timeout 10m -- python3 agent.py
+broker run --engine docker --image go --profile builder -- bash agent.sh
 broker run --json --profile adversary -- ./review.sh > result.json
 """
 
@@ -30,6 +31,8 @@ def add_sandbox_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the folder that the task sees and may change (default: this one)")  # fmt: skip
     parser.add_argument("--engine", choices=("auto", "docker", "bubblewrap"), default="auto",
                         help="what makes the container (default: what the profile says)")  # fmt: skip
+    parser.add_argument("--image", metavar="NAME",
+                        help="the Docker image: base, python, go, node, or one of your own (default: the profile's)")  # fmt: skip
     parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted",
                         help="untrusted clamps the task to local_write at most")  # fmt: skip
     parser.add_argument("--timeout", metavar="TIME", help="end the task after this time: 90, 30s, 10m, 2h")
@@ -58,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     """Do what `run` and `exec` share: load, run, report."""
     import os
+    from dataclasses import replace
 
     from broker.cli.report import Reporter
     from broker.decide.trust import Trust
@@ -66,6 +70,8 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     from broker.supervisor import run as supervise
 
     profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
+    if args.image:
+        profile = replace(profile, sandbox=replace(profile.sandbox, image=args.image))
     reporter = Reporter(quiet=args.quiet, live=not terminal)
     request = RunRequest(
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,

@@ -34,7 +34,9 @@ def choose_engine(asked: str, profile: Profile) -> tuple[Engine, str]:
             problem = engine.unavailable(profile.sandbox.image) if name == "docker" else None
             if problem:
                 raise HostCannotEnforce("container", problem, "Or use --engine bubblewrap")
-            return engine, f"{source} says {name}"
+            image = profile.sandbox.image
+            instead = f", with this host's programs instead of image {image}" if image and name == "bubblewrap" else ""
+            return engine, f"{source} says {name}{instead}"
     if docker_may_answer():
         docker = engine_named("docker")
         problem = docker.unavailable(profile.sandbox.image)
