@@ -20,7 +20,8 @@ enum { LAST_REVIEWED = 462 /* mseal */, X32 = 0x40000000, SIZE = 1024, TRACE_EXE
 #define SECCOMP_FILTER_FLAG_NEW_LISTENER 8
 #endif
 #define FAIL(error) (SECCOMP_RET_ERRNO | (error))
-#define NEW_NAMESPACES (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
+#define NEW_NAMESPACES                                                                                  \
+    (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
 
 #ifdef __x86_64__
 #define NATIVE_ARCH AUDIT_ARCH_X86_64
@@ -133,8 +134,9 @@ static void by_argument(bool files) {
 
 static const unsigned refused[] = {
     /* namespaces and mounts */
-    SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_fsopen, SYS_fsconfig, SYS_fsmount,
-    SYS_fspick, SYS_move_mount, SYS_open_tree, SYS_mount_setattr, SYS_quotactl, SYS_quotactl_fd, SYS_swapon, SYS_swapoff,
+    SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_fsopen, SYS_fsconfig,
+    SYS_fsmount, SYS_fspick, SYS_move_mount, SYS_open_tree, SYS_mount_setattr, SYS_quotactl, SYS_quotactl_fd,
+    SYS_swapon, SYS_swapoff,
     /* other processes */
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_pidfd_getfd,
     /* large kernel surfaces, or ways around the calls that are looked at */
@@ -142,8 +144,8 @@ static const unsigned refused[] = {
     SYS_keyctl, SYS_add_key, SYS_request_key, SYS_open_by_handle_at, SYS_name_to_handle_at, SYS_fanotify_init,
     SYS_fanotify_mark, SYS_lookup_dcookie, SYS_nfsservctl, SYS_lsm_set_self_attr,
     /* the machine */
-    SYS_kexec_load, SYS_kexec_file_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_acct,
-    SYS_settimeofday, SYS_clock_settime, SYS_syslog, SYS_vhangup, SYS_sethostname, SYS_setdomainname,
+    SYS_kexec_load, SYS_kexec_file_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot,
+    SYS_acct, SYS_settimeofday, SYS_clock_settime, SYS_syslog, SYS_vhangup, SYS_sethostname, SYS_setdomainname,
 #ifdef __x86_64__
     SYS_iopl, SYS_ioperm, SYS_modify_ldt, SYS_uselib, SYS__sysctl, SYS_sysfs,
 #endif

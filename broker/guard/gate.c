@@ -24,6 +24,8 @@ struct approval {
     char bytes[]; /* argv, environment */
 };
 
+static const char TOO_LARGE[] = "argv and environment are too large to be judged";
+
 /* A question, read from the tracee. */
 static struct question {
     int dirfd, flags;
@@ -33,7 +35,7 @@ static struct question {
     char expansion[EXPANSION]; /* what stands in place of argv[0] */
     size_t expansion_size, argv_size, env_size;
     uint32_t argc, envc;
-    char words[MAX_WORDS];
+    char words[MAX_WORDS], env[MAX_ENV];
 } q;
 
 /* The cache: answers that the broker allowed to be kept. Whole keys are compared; a slot is simply replaced. */
@@ -64,17 +66,20 @@ static bool interesting(const char *variable) {
         const char *want = guard.setup.env.v[i];
         size_t m = strlen(want);
         bool prefix = m && want[m - 1] == '*';
-        if (prefix ? n >= m - 1 && !strncmp(variable, want, m - 1) : n == m && !strncmp(variable, want, m)) return true;
+        if (prefix) m--;
+        if ((prefix ? n >= m : n == m) && !strncmp(variable, want, m)) return true;
     }
     return false;
 }
 
-static size_t interesting_env(char out[MAX_WORDS]) {
+/* The watched variables, or too much of them: more than `size`. */
+static size_t interesting_env(char *out, size_t size) {
     size_t used = 0;
-    const char *word = q.words + q.argv_size;
+    const char *word = q.env;
     for (uint32_t i = 0; i < q.envc; i++) {
         size_t n = strlen(word) + 1;
         if (interesting(word)) {
+            if (n > size - used) return size + 1;
             memcpy(out + used, word, n);
             used += n;
         }
@@ -99,7 +104,8 @@ static void identify(struct stat *st, __typeof__(((struct key_head *)0)->program
     out->modified = st->st_mtim;
 }
 
-/* INVARIANT: a cached answer is used only for an identical question (test_a_cached_answer_serves_identical_questions_only). */
+/* INVARIANT: a cached answer is used only for an identical question
+ * (test_a_cached_answer_serves_identical_questions_only). */
 static char *make_key(const struct task *t, const char *env, size_t env_size, size_t *size) {
     struct key_head head = {0};
     size_t path_size = strlen(q.path), cwd_size = strlen(q.cwd);
@@ -137,22 +143,23 @@ static enum outcome read_call(struct task *t, uint64_t nr, const uint64_t args[6
     const uint64_t *a = at ? args + 1 : args;
     q.dirfd = at ? (int)args[0] : AT_FDCWD;
     q.flags = at ? (int)args[4] : 0;
-    if (memory_open(&m, t->tid)) return refuse(t, NOTE_EXEC_UNREADABLE, EACCES, "the memory of the process cannot be opened");
+    if (memory_open(&m, t->tid))
+        return refuse(t, NOTE_EXEC_UNREADABLE, EACCES, "the memory of the process cannot be opened");
     int error = (int)memory_string(&m, a[0], q.named, sizeof q.named);
     if (error >= 0) error = memory_words(&m, a[1], q.words, MAX_WORDS, &q.argv_size, &q.argc);
     else if (error == -E2BIG) error = -ENAMETOOLONG;
     if (error >= 0)
-        error = memory_words(&m, a[2], q.words + q.argv_size, MAX_WORDS - q.argv_size, &q.env_size, &q.envc);
+        error = memory_words(&m, a[2], q.env, MAX_ENV, &q.env_size, &q.envc);
     memory_close(&m);
     if (error == -ENAMETOOLONG) return LET_FAIL;
-    if (error == -E2BIG) return refuse(t, NOTE_EXEC_TOO_LARGE, E2BIG, "argv and environment have more than 128 KiB");
+    if (error == -E2BIG) return refuse(t, NOTE_EXEC_TOO_LARGE, E2BIG, TOO_LARGE);
     if (error < 0) return refuse(t, NOTE_EXEC_UNREADABLE, EFAULT, "argv or environment cannot be read");
     return ASK;
 }
 
 /* Open a file that an exec names, and read its head. 0, or -errno: ENOENT and the like for LET_FAIL. */
-static int look_at(struct task *t, int dirfd, const char *path, bool follow, struct stat *st, char text[MAX_PATH_TEXT],
-                   char head[MAX_SHEBANG]) {
+static int look_at(struct task *t, int dirfd, const char *path, bool follow, struct stat *st,
+                   char text[MAX_PATH_TEXT], char head[MAX_SHEBANG]) {
     char again[32];
     int fd = path_open(t, dirfd, path, follow), error = 0;
     if (fd < 0) return -ENOENT;
@@ -271,7 +278,7 @@ static struct approval *new_approval(struct task *t) {
     a->env_size = q.env_size;
     memcpy(a->bytes, q.expansion, q.expansion_size);
     memcpy(a->bytes + q.expansion_size, rest, rest_size);
-    memcpy(a->bytes + argv_size, q.words + q.argv_size, q.env_size);
+    memcpy(a->bytes + argv_size, q.env, q.env_size);
     return a;
 }
 
@@ -298,10 +305,14 @@ void gate_exec(struct task *t, uint64_t nr, const uint64_t args[6]) {
     if (guard.setup.flags & SETUP_ALLOW_EXEC) return tracee_resume(t->tid, 0);
     switch (read_question(t, nr, args)) {
     case REFUSE: return;
-    case LET_FAIL: return tracee_resume(t->tid, 0); /* without an approval: should it succeed after all, it dies */
+    case LET_FAIL: return tracee_resume(t->tid, 0); /* unapproved: should it succeed after all, it dies */
     case ASK: break;
     }
-    size_t env_size = interesting_env(env), key_size;
+    size_t room = MAX_WORDS - q.argv_size, env_size = interesting_env(env, room), key_size;
+    if (env_size > room) {
+        refuse(t, NOTE_EXEC_TOO_LARGE, E2BIG, TOO_LARGE);
+        return;
+    }
     char *key = make_key(t, env, env_size, &key_size);
     struct entry *e = key ? cache_slot(key, key_size) : NULL;
     t->approval = new_approval(t);
@@ -350,7 +361,7 @@ void gate_forget(struct task *t) {
 /* After */
 
 static bool file_is(const char *format, pid_t pid, const char *want, size_t size) {
-    static char found[MAX_WORDS + EXPANSION];
+    static char found[MAX_ENV + EXPANSION];
     char path[32];
     snprintf(path, sizeof path, format, pid);
     ssize_t n = read_file(path, found, sizeof found);

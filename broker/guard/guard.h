@@ -36,7 +36,8 @@
 enum {
     PROTOCOL = 1,
     MAX_PACKET = 192 * 1024,
-    MAX_WORDS = 128 * 1024,     /* argv and environment together; more is E2BIG */
+    MAX_WORDS = 160 * 1024,     /* argv and the watched environment together; more is E2BIG */
+    MAX_ENV = 1024 * 1024,      /* the whole environment */
     MAX_PATH_TEXT = 2 * PATH_MAX,
     MAX_SHEBANG = 256,          /* BINPRM_BUF_SIZE */
     MAX_SHEBANG_DEPTH = 5,

@@ -100,7 +100,8 @@ static void answer(uint32_t id, const struct answer *a) {
 
 static void obey(struct message *m, int descriptors[3], int count) {
     int expected = m->type == SPAWN && !m->flags ? 3 : 0;
-    /* INVARIANT: SETUP comes once and first; nonsense ends everything (test_nonsense_from_the_broker_ends_the_guard). */
+    /* INVARIANT: SETUP comes once and first; nonsense ends everything
+     * (test_nonsense_from_the_broker_ends_the_guard). */
     if ((m->type == SETUP) == guard.ready || count != expected) guard_exit(70);
     switch (m->type) {
     case SETUP: set_up(&m->setup); break;
@@ -122,7 +123,9 @@ static void receive(void) {
         struct cmsghdr header;
         char room[CMSG_SPACE(3 * sizeof(int))];
     } control;
-    struct msghdr h = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+    struct msghdr h = {.msg_iov = &part, .msg_iovlen = 1};
+    h.msg_control = control.room;
+    h.msg_controllen = sizeof control.room;
     ssize_t n = recvmsg(guard.socket, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) guard_exit(0); /* the broker is gone */

@@ -390,8 +390,8 @@ void process_expire(void) {
     while (waiting_first && waiting_first->deadline <= now) {
         struct task *t = waiting_first;
         struct answer deny = {.scope = SCOPE_UNCHANGED, .error = EACCES, .note = (char *)""};
-        note(NOTE_ANSWER_TIMEOUT, (uint32_t)t->tid, task_spawn_id(t), "no answer to request %u within %u ms", t->request,
-             guard.setup.timeout_ms);
+        note(NOTE_ANSWER_TIMEOUT, (uint32_t)t->tid, task_spawn_id(t), "no answer to request %u within %u ms",
+             t->request, guard.setup.timeout_ms);
         gate_answer(t, &deny);
     }
     /* A parent that is killed inside fork never reports its child, and without ancestry it may not run. */

@@ -245,7 +245,7 @@ def setup(**changes: object) -> wire.Setup:
     return wire.Setup(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def bubblewrap(work: Path, guard: Path, descriptor: int, binds: Sequence[tuple[Path, str]]) -> list[str]:
+def bubblewrap(work: Path, guard: Path, link: Sequence[str], binds: Sequence[tuple[Path, str]]) -> list[str]:
     """The command that starts the guard in a container."""
     bwrap = shutil.which("bwrap")
     assert bwrap, "bubblewrap is missing: apt install bubblewrap"
@@ -262,7 +262,7 @@ def bubblewrap(work: Path, guard: Path, descriptor: int, binds: Sequence[tuple[P
     command += ["--remount-ro", "/"]
     if "sanitize" in guard.name:
         command += ["--setenv", "ASAN_OPTIONS", "detect_leaks=0"]
-    return [*command, "/run/broker/guard", "--fd", str(descriptor)]
+    return [*command, "/run/broker/guard", *link]
 
 
 @contextmanager
@@ -281,7 +281,7 @@ def sandbox(
     with ours:
         with theirs:
             process = subprocess.Popen(
-                bubblewrap(work, guard_binary(), theirs.fileno(), binds),
+                bubblewrap(work, guard_binary(), ("--fd", str(theirs.fileno())), binds),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

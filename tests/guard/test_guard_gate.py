@@ -161,6 +161,21 @@ def test_two_megabytes_of_argv_are_refused_with_e2big_and_a_note(box: Sandbox) -
     assert len(box.notes(wire.NoteKind.EXEC_TOO_LARGE)) == 1
 
 
+def test_xargs_may_fill_its_command_lines(box: Sandbox) -> None:
+    env = [f"V{i}={'v' * 1000}" for i in range(100)]  # a large environment, of which nothing is watched
+    text = "printf '%0200d\\n' $(seq 2000) | xargs /bin/echo | wc -c"
+    result = box.run("/bin/bash", "-c", text, env=env)
+    assert (result.out.strip(), result.err) == (b"402000", b"")
+    assert max(sum(map(len, q.argv)) for q in box.asked()) > 100_000
+    assert not box.notes(wire.NoteKind.EXEC_TOO_LARGE)
+
+
+def test_a_watched_environment_that_is_too_large_is_refused(box: Sandbox) -> None:
+    text = "for i in {1..10}; do export LD_$i=$(printf %020000d 0); done; /bin/true; echo $?"
+    assert b"Argument list too long" in box.shell(text).err
+    assert box.notes(wire.NoteKind.EXEC_TOO_LARGE)
+
+
 def test_argv_up_to_the_limit_is_carried_whole(box: Sandbox) -> None:
     word = "x" * 120_000
     assert box.run("/bin/true", word).code == 0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import struct
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
-from guard_harness import Sandbox, allow_all, setup
+from guard_harness import Sandbox, allow_all, bubblewrap, guard_binary, setup
 
 from broker.enforce import wire
 
@@ -43,6 +46,32 @@ def test_hello_says_what_the_kernel_offers(box: Sandbox) -> None:
     assert box.hello is not None
     assert (box.hello.protocol, box.hello.machine) == (wire.PROTOCOL, os.uname().machine)
     assert box.hello.landlock_abi >= 1
+
+
+def test_the_guard_can_connect_to_a_socket_file(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen(1)
+        listener.settimeout(10)
+        binds = [(tmp_path / "socket", "/run/broker/socket")]
+        link = ("--connect", "/run/broker/socket")
+        process = subprocess.Popen(bubblewrap(tmp_path / "work", guard_binary(), link, binds))
+        link_here, _ = listener.accept()
+    with link_here:
+        box = Sandbox(link=link_here, process=process, work=tmp_path / "work")
+        assert isinstance(box.receive(), wire.Hello)
+        box.send(setup())
+        assert isinstance(box.receive(), wire.Ready)
+        assert box.run("/bin/true").code == 0
+    process.wait(10)
+
+
+def test_a_guard_without_a_broker_says_how_to_start_it() -> None:
+    for arguments in ([], ["--fd", "77"], ["--connect", "/nowhere"], ["--connect", "x" * 200]):
+        done = subprocess.run([guard_binary(), *arguments], capture_output=True, check=False)
+        assert done.returncode == 64
+        assert b"Usage" in done.stderr
 
 
 def test_the_self_test_proves_every_refusal(start: Start) -> None:
