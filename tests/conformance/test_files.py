@@ -124,6 +124,10 @@ def test_a_workspace_may_be_called_anything(broker: Broker, name: bytes) -> None
 
     done = broker.run("sh", "-c", 'cat in && echo written >out && cd "$PWD" && pwd', workspace=odd)
 
+    if broker.engine == "docker" and name == ODD[-1]:
+        # Its API is JSON, which has no such names: a reason and a way out, not a container without a workspace.
+        assert done.code == 78 and b"--engine bubblewrap" in done.err
+        return
     assert done.code == 0, done.err
     assert done.out == b"read\n" + os.fsencode(odd) + b"\n"
     assert (odd / "out").read_text() == "written\n"
@@ -175,8 +179,8 @@ def test_the_current_folder_is_the_workspace_when_none_is_named(broker: Broker) 
 
 
 def test_two_tasks_at_once_in_one_workspace_share_it_and_nothing_else(broker: Broker) -> None:
-    one = "echo one >/tmp/mine; until [ -e two ]; do sleep 0.02; done; cat two; ls /tmp; kill -0 $(cat pid) 2>/dev/null || echo alone"
-    two = "echo $$ >pid; echo hello >two; echo ready; until [ -e stop ]; do sleep 0.02; done; ls /tmp"
+    one = "echo one >/tmp/mine; until [ -e two ]; do sleep 0.02; done; cat two; ls -d /tmp/[mt]*; kill -0 $(cat pid) 2>/dev/null || echo alone"
+    two = "echo $$ >pid; echo x >/tmp/theirs; echo hello >two; echo ready; until [ -e stop ]; do sleep 0.02; done; ls -d /tmp/[mt]*"
     with broker.started("bash", "-c", one) as first, broker.started("bash", "-c", two) as second:
         second.read_until(b"ready\n")
         ended = first.finish()
@@ -184,8 +188,8 @@ def test_two_tasks_at_once_in_one_workspace_share_it_and_nothing_else(broker: Br
         broker.file("stop", "")
         other = second.finish()
 
-    assert (ended.code, ended.out.splitlines()[:2]) == (0, [b"hello", b"mine"])
-    assert (other.code, other.out) == (0, b"ready\n")
+    assert (ended.code, ended.out.splitlines()[:2]) == (0, [b"hello", b"/tmp/mine"])
+    assert (other.code, other.out) == (0, b"ready\n/tmp/theirs\n")
     assert ended["run"] != other["run"]
     assert len(broker.journals()) == 2
     assert broker.verified()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from conformance.driver import Broker, until
+from conformance.driver import Broker, command_of, until
 from conformance.terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, Terminal, terminal
 
 
@@ -43,10 +43,10 @@ def test_on_a_terminal_the_command_gets_one_of_its_own(broker: Broker) -> None:
 
 def test_the_terminal_is_the_controlling_one_and_job_control_works_in_it(broker: Broker) -> None:
     with on_terminal(broker, "bash", "--norc", "--noprofile", "-i") as screen:
-        screen.expect(r"\$ $")
+        screen.expect(r"[#$] $")
         assert b"no job control" not in screen.seen
         screen.type("sleep 600\n")
-        screen.expect("sleep 600\r\n")
+        until(lambda: b"sleep" in map(command_of, broker.inside()), "the sleeper")
         screen.type(CTRL_Z)
         screen.expect(r"Stopped\s+sleep 600")
         screen.type("kill %1; wait; echo don''e\n")
@@ -55,14 +55,23 @@ def test_the_terminal_is_the_controlling_one_and_job_control_works_in_it(broker:
         assert screen.wait() == 5
 
 
+SIZES = """
+import os, signal
+show = lambda *_: print(os.get_terminal_size().lines, os.get_terminal_size().columns, flush=True)
+signal.signal(signal.SIGWINCH, show)
+show()
+print('ready', flush=True)
+while True: signal.pause()
+"""
+
+
 def test_a_resize_reaches_the_command(broker: Broker) -> None:
-    script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
-    with on_terminal(broker, "bash", "-c", script) as screen:
+    with on_terminal(broker, "python3", "-c", SIZES) as screen:
         screen.expect("24 80\r\nready")
         screen.resize(31, 97)
         screen.expect("31 97")
         screen.type(CTRL_C)
-        screen.wait()
+        assert screen.wait() == 130
 
 
 def test_ctrl_c_interrupts_the_command_and_is_130(broker: Broker) -> None:
@@ -171,6 +180,16 @@ def test_a_hung_up_terminal_ends_the_task(broker: Broker) -> None:
         assert screen.process.wait(30) == 129
     assert broker.nothing_survives()
     assert broker.events()[-1]["signal"] == "SIGHUP"
+
+
+def test_nohup_outlives_the_terminal(broker: Broker) -> None:
+    words = ["nohup", *broker.run_words(["sh", "-c", "echo ready; until [ -e go ]; do sleep 0.05; done; touch went"])]
+    with terminal(words, broker.settings(), broker.folder) as screen:
+        until(lambda: (broker.folder / "nohup.out").exists() and b"ready" in (broker.folder / "nohup.out").read_bytes(), "the command")
+        screen.hang_up()
+        broker.file("go", "")
+        assert screen.process.wait(30) == 0
+    assert (broker.workspace / "went").exists()
 
 
 def test_without_tty_pipes_are_used_even_on_a_terminal(broker: Broker) -> None:
