@@ -28,7 +28,7 @@ from broker.classify.scope import (
     shown,
 )
 from broker.classify.tokens import Kind, Token, Unreadable, cut
-from broker.classify.words import Expander, Word
+from broker.classify.words import MAX_VALUE, Expander, Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -100,6 +100,7 @@ def read_text(
             raise TooMuch("Texts within texts nest too deeply.", "text.too_deep")
         return _read(inquiry, text, scope, within, base)
     except Unreadable as unreadable:
+        inquiry.joins = saved_joins
         _unknown(inquiry, text, unreadable.rule, f"This shell text cannot be read: {unreadable.why}.", within, base)
         return None
     finally:
@@ -522,6 +523,8 @@ class _Reader:
         if plus or subscript:
             previous = scope.variables.get(name)
             value = previous + value if plus and previous is not None and not subscript else UNKNOWN
+        if len(value) > MAX_VALUE:
+            value = UNKNOWN
         return f"{name}={value}"
 
     def note_assignment(self, text: str, notes: list[Reason], span: Span) -> None:
@@ -680,6 +683,7 @@ class _Reader:
 
     def substitute(self, text: str, scope: Scope, at: int, how: str) -> str:
         """Judge a command inside a word; return its output where that is known."""
+        self.inquiry.count(1)
         inner = scope.copy()
         if how == "output":
             inner.stdin = Stdin("pipe")

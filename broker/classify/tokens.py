@@ -18,6 +18,10 @@ MAX_NESTING = 40
 """How deep quotes, substitutions and brackets may nest. Nothing people write comes near."""
 
 
+MAX_TOKENS = 2 * 4096
+"""More words and operators than this are not read."""
+
+
 class Unreadable(Exception):
     """The text is not shell that this reader understands. `rule` is the id of the reason."""
 
@@ -397,6 +401,8 @@ class _Cutter:
         text, length, at = self.text, len(self.text), 0
         while at < length:
             char = text[at]
+            if len(self.tokens) > MAX_TOKENS:
+                raise Unreadable(f"it has more than {MAX_TOKENS} words and operators", "text.too_large")
             if char == " " or char == "\t":
                 at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
             elif char == "\n":

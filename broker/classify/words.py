@@ -24,6 +24,9 @@ from broker.classify.tokens import (
 )
 
 MAX_FIELDS = 256
+MAX_FIELD = 64 * 1024
+MAX_VALUE = 4096
+"""A variable's value is followed up to this length; a longer one counts as unknown."""
 
 
 class Word:
@@ -187,13 +190,15 @@ class Expander:
                     glob = True
                 at = close
             elif char in "*?[":
-                glob |= char != "[" or "]" in raw[at:]
+                glob |= char != "[" or raw.rfind("]") > at
                 current.append(char)
                 at += 1
             else:
                 current.append(char)
                 at += 1
         text = "".join(current)
+        if len(text) > MAX_FIELD:
+            raise Unreadable("a word expands to too much", "text.too_large")
         if text or seen or not split:
             fields.append(_word(text, glob, start, end))
         if self.guessed:

@@ -1,0 +1,222 @@
+"""What holds for every text: nothing raises, nothing blows up, adding never removes, spelling never matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.classify import classify
+from broker.classify.context import Context
+from broker.classify.risk import Assessment, Risk
+from broker.request.operation import Exec, FileAction, FileChange, FileRead, ShellText
+
+CONTEXT = Context(cwd="/work/project", home="/home/dev", workspace="/work/project")
+COMMANDS = [
+    row["command"]
+    for file in sorted((Path(__file__).parent.parent / "cases").glob("*.toml"))
+    for row in tomllib.loads(file.read_text(encoding="utf-8"))["case"]
+]
+# Rows of one line that end where they end: something can be put behind them.
+ONE_LINE = [
+    text
+    for text in COMMANDS
+    if "\n" not in text and "#" not in text and not text.endswith(("\\", "&", ";"))
+    and Risk.UNKNOWN not in classify(ShellText(text=text), CONTEXT).effects
+]
+RELAXED = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+
+
+def judged(text: str) -> Assessment:
+    """Classify a text."""
+    return classify(ShellText(text=text), CONTEXT)
+
+
+def effects(text: str) -> frozenset[Risk]:
+    """A text's classes."""
+    return judged(text).effects
+
+
+SHELLISH = st.text(
+    alphabet=st.sampled_from(list("abrm \t\n'\"\\$`(){}[]<>|&;#*?~=!+-/.,:@%^01éｒ\x00\x7f")), max_size=60
+)
+
+
+@given(st.one_of(st.text(max_size=80), SHELLISH))
+@settings(RELAXED, max_examples=600)
+def test_no_text_makes_it_raise(text: str) -> None:
+    answer = judged(text)
+    assert answer.parts
+    for part in answer.parts:
+        assert part.effects
+        assert part.within is None or part.within < len(answer.parts)
+        if part.span is not None:
+            assert 0 <= part.span[0] <= part.span[1] <= len(text)
+
+
+@given(st.sampled_from(COMMANDS), st.integers(0, 200), SHELLISH)
+@RELAXED
+def test_no_damaged_command_makes_it_raise(command: str, at: int, damage: str) -> None:
+    judged(command[:at] + damage + command[at:])
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=8), st.text(max_size=20))
+@RELAXED
+def test_no_program_start_makes_it_raise(argv: list[str], path: str) -> None:
+    classify(Exec(argv=tuple(argv), path=path, program=path), CONTEXT)
+
+
+@given(st.sampled_from(list(FileAction)), st.text(max_size=40), st.text(max_size=40))
+@RELAXED
+def test_no_path_makes_it_raise(action: FileAction, path: str, other: str) -> None:
+    classify(FileChange(action=action, path=path, other=other), CONTEXT)
+    classify(FileRead(path=path), CONTEXT)
+
+
+@given(st.sampled_from(ONE_LINE), st.sampled_from(ONE_LINE), st.sampled_from(["; ", " && ", "\n", " & ", " | "]))
+@settings(RELAXED, max_examples=400)
+def test_a_further_command_removes_no_effect(first: str, second: str, between: str) -> None:
+    # What the second one does can depend on the first (a variable, a folder, a function); what the first one
+    # does depends on nothing that comes later.
+    before = effects(first)
+    after = effects(first + between + second)
+    assert before - {Risk.SAFE} <= after
+
+
+@given(st.sampled_from(ONE_LINE), st.sampled_from(["> out", ">> ~/.bashrc", "2> /dev/null", "< notes"]))
+@RELAXED
+def test_a_redirection_removes_no_effect(command: str, redirection: str) -> None:
+    assert effects("{ " + command + "; }") - {Risk.SAFE} <= effects("{ " + command + "; } " + redirection)
+
+
+PLAIN = [text for text in ONE_LINE if text.replace(" ", "").replace("-", "").replace("/", "").replace(".", "").isalnum()]
+
+
+@given(st.sampled_from(PLAIN), st.sampled_from(["timeout 5 ", "nice ", "env ", "nohup ", "command ", "stdbuf -oL "]))
+@RELAXED
+def test_a_wrapper_removes_no_effect(command: str, wrapper: str) -> None:
+    shell_only = command.split()[0] in _BUILTINS
+    if shell_only and wrapper != "command ":
+        return
+    assert effects(command) - {Risk.SAFE} <= effects(wrapper + command)
+
+
+_BUILTINS = frozenset("set cd export source . eval exec trap builtin alias time coproc typeset command hash".split())
+
+
+@given(st.sampled_from(PLAIN), st.randoms(use_true_random=False))
+@RELAXED
+def test_quoting_that_bash_sees_through_changes_nothing(command: str, chance: object) -> None:
+    words = command.split(" ")
+    if words[0] in ("time", "coproc", "if", "for", "while") or "~" in command:
+        return
+    quoted = []
+    for word in words:
+        kind = chance.randrange(5)  # type: ignore[attr-defined]
+        middle = len(word) // 2
+        quoted.append(
+            word
+            if kind == 0 or not word
+            else f"'{word}'"
+            if kind == 1
+            else f'"{word}"'
+            if kind == 2
+            else f"{word[:middle]}''{word[middle:]}"
+            if kind == 3
+            else word[:middle] + "\\" + word[middle:]
+        )
+    left, right = judged(command), judged(" ".join(quoted))
+    assert left.effects == right.effects
+    assert [part.argv for part in left.parts] == [part.argv for part in right.parts]
+    assert [part.static for part in left.parts] == [part.static for part in right.parts]
+
+
+@given(st.sampled_from(PLAIN), st.sampled_from(["  ", "\t", " \\\n"]))
+@RELAXED
+def test_formatting_changes_nothing(command: str, blank: str) -> None:
+    assert [part.argv for part in judged(command).parts] == [
+        part.argv for part in judged(" " + command.replace(" ", blank) + " \n\n").parts
+    ]
+
+
+def test_the_answer_is_the_same_in_another_process_with_another_environment() -> None:
+    program = (
+        "import json,sys\n"
+        "from broker.classify import classify\nfrom broker.classify.context import Context\n"
+        "from broker.request.operation import ShellText\n"
+        "c=Context(cwd='/work/project',home='/home/dev',workspace='/work/project')\n"
+        "for t in json.load(sys.stdin):\n a=classify(ShellText(text=t),c)\n"
+        " print(json.dumps([a.classifier,a.tables,[[list(p.argv),sorted(p.effects),p.static,[r.rule for r in p.reasons]]"
+        " for p in a.parts]]))\n"
+    )
+    outputs = []
+    for extra in ({"PYTHONHASHSEED": "1", "TZ": "UTC", "HOME": "/x"}, {"PYTHONHASHSEED": "2", "LANG": "C"}):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            input=json.dumps(COMMANDS[:150]),
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **extra},
+            timeout=100,
+        )
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] and outputs[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 65536,
+        "((" * 30000,
+        "{ " * 30000,
+        "$(" * 30000,
+        "${" * 30000,
+        "`" * 65536,
+        "[[ " * 20000,
+        "[" * 65536,
+        "echo " + "{a,b}" * 40,
+        "echo " + "{" * 30000,
+        'echo "' + '$("' * 10000,
+        "if true; then " * 4000,
+        "<<A " * 10000,
+        "a;" * 30000,
+        "a|" * 30000,
+        "x=$x$x;" * 9000,
+        "eval " * 10000 + "ls",
+        "sh -c '" * 9000,
+        "timeout 1 " * 6000 + "ls",
+        "echo {1..999999999}",
+        "a" * 65537,
+        "cat <<X\n" + "$(a\n" * 12000,
+        "case " * 10000,
+        "f(){ " * 10000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_hostile_text_is_answered_quickly(text: str) -> None:
+    """Linear in length: the limit is generous for a loaded machine, and far below what an explosion takes."""
+    started = time.perf_counter()
+    answer = judged(text)
+    assert time.perf_counter() - started < 5
+    assert answer.parts
+
+
+def test_too_large_a_text_is_unknown_and_says_so() -> None:
+    for text in ("ls " + "a" * 65536, "ls" + " a" * 4097):
+        answer = judged(text)
+        assert answer.risk is Risk.UNKNOWN
+        assert "text.too_large" in {reason.rule for reason in answer.reasons}
+
+
+def test_a_value_that_grows_is_bounded() -> None:
+    text = "x=aaaaaaaaaaaaaaaa;" + "x=$x$x;" * 60 + "rm -rf $x"
+    assert judged(text).parts
