@@ -242,6 +242,8 @@ def _finish(
         journal.append(event.GUARD_LOST, task=task.path, reason=str(sandbox.failure))
         if isinstance(sandbox.failure, BrokerError):
             raise sandbox.failure
+    elif process is not None and process.failed is None and process.exited is None and ending == Ending():
+        journal.append(event.GUARD_LOST, task=task.path, reason="the guard, or its container, was ended from outside")
     for name, exceeded in (
         ("time", ending.timed_out), ("output", ending.output_exceeded), ("memory", task.oom),
     ):  # fmt: skip
