@@ -1,0 +1,3 @@
+module example.invalid/hello
+
+go 1.19

@@ -1,0 +1,36 @@
+"""CPython: test runs, processes, asyncio, timers."""
+
+from __future__ import annotations
+
+import pytest
+from side_by_side import SideBySide
+
+pytestmark = pytest.mark.toolchain("python", "python3")
+
+
+def test_pytest(both: SideBySide) -> None:
+    ran = both.same(["python3", "-m", "pytest", "-q", "-p", "no:cacheprovider"], project="python")
+    assert ran.exit_code == 1
+    assert "1 failed, 43 passed" in ran.stdout
+
+
+def test_pytest_on_several_processes(both: SideBySide) -> None:
+    ran = both.same(["python3", "-m", "pytest", "-q", "-n", "2", "tests/test_words.py"], project="python")
+    assert "43 passed" in ran.stdout
+
+
+def test_multiprocessing(both: SideBySide) -> None:
+    assert both.same(["python3", "processes.py"], project="python").exit_code == 5
+
+
+def test_asyncio_subprocesses(both: SideBySide) -> None:
+    assert both.same(["python3", "aio.py"], project="python").exit_code == 4
+
+
+def test_300_pipelines_under_a_timer(both: SideBySide) -> None:
+    both.same(["python3", "pipelines.py"], project="python")
+
+
+def test_a_virtual_environment(both: SideBySide) -> None:
+    make = "python3 -m venv --without-pip .venv && .venv/bin/python -c 'import sys; print(sys.prefix)'"
+    both.same(["sh", "-c", make])
