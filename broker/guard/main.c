@@ -155,10 +155,11 @@ static bool reap(void) {
 }
 
 static void on_signals(int fd) {
-    struct signalfd_siginfo s;
-    while (read(fd, &s, sizeof s) == sizeof s)
+    struct signalfd_siginfo s[2]; /* standard signals do not queue: at most one of each */
+    ssize_t n = read(fd, s, sizeof s);
+    for (size_t i = 0; n > 0 && i < (size_t)n / sizeof *s; i++)
         /* From outside the pid namespace the sender's number is 0; SI_USER cannot be forged from inside. */
-        if (s.ssi_signo == SIGTERM && s.ssi_code == SI_USER && !s.ssi_pid) guard_exit(0);
+        if (s[i].ssi_signo == SIGTERM && s[i].ssi_code == SI_USER && !s[i].ssi_pid) guard_exit(0);
 }
 
 static void __attribute__((noreturn)) loop(int signals) {

@@ -139,11 +139,11 @@ static int begin_walk(struct task *t, struct walk *w, int dirfd, const char *pat
 static int open_quickly(struct task *t, int dirfd, const char *path, bool follow) {
     struct open_how how = {.flags = O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW),
                            .resolve = RESOLVE_NO_MAGICLINKS};
-    int base = open_base(t, dirfd, path);
-    if (base < 0) return -errno;
+    int base = path[0] == '/' ? AT_FDCWD : open_base(t, dirfd, path);
+    if (base < 0 && base != AT_FDCWD) return -errno;
     int fd = (int)syscall(SYS_openat2, base, path, &how, sizeof how);
     int error = errno;
-    close(base);
+    if (base >= 0) close(base);
     if (fd < 0) return -error;
     struct statfs fs;
     if (!fstatfs(fd, &fs) && fs.f_type != PROC_MAGIC) return fd;

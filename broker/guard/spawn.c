@@ -18,9 +18,6 @@
 #ifndef TIOCGPTPEER
 #define TIOCGPTPEER _IO('T', 0x41)
 #endif
-#ifndef CLOSE_RANGE_CLOEXEC
-#define CLOSE_RANGE_CLOEXEC 4
-#endif
 
 struct report {
     int error;
@@ -77,7 +74,11 @@ static void take_descriptors(const struct spawn_request *r, const int descriptor
         if (dup2(descriptors[i], i) < 0) give_up("descriptors");
     if (setsid() < 0) give_up("setsid");
     if (r->flags & SPAWN_TERMINAL && ioctl(0, TIOCSCTTY, 0)) give_up("terminal");
-    syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC); /* all are O_CLOEXEC already; before 5.11 that must do */
+    /* The broker's socket must not be in a process that others can look into. Before Linux 5.9 there is no
+     * close_range, and O_CLOEXEC, which everything has, must do. */
+    if (dup3(report_to, 3, O_CLOEXEC) != 3) give_up("descriptors");
+    report_to = 3;
+    syscall(SYS_close_range, 4, ~0u, 0);
 }
 
 static const char *variable(const struct strings *env, const char *name) {
@@ -127,7 +128,7 @@ static void __attribute__((noreturn)) become(const struct spawn_request *r, cons
     if (error) errno = -error, give_up("seccomp");
     if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)) give_up("dumpable");
     /* No answer: the guard died, or could not seize this process. */
-    if (write(report, "d", 1) != 1 || read(report, &go, 1) != 1) _exit(127);
+    if (write(report_to, "d", 1) != 1 || read(report_to, &go, 1) != 1) _exit(127);
     execve(program, r->argv.v, r->env.v);
     give_up("exec");
 }
