@@ -43,7 +43,7 @@ def _refused_at_once(args: argparse.Namespace) -> int | None:
     import sys
 
     from broker.cli.report import denial_lines
-    from broker.cli.run import write_result
+    from broker.cli.run import claim_result, write_result
     from broker.cli.terminal import Colours
     from broker.decide.trust import Trust
     from broker.profiles.load import load_profile
@@ -56,5 +56,6 @@ def _refused_at_once(args: argparse.Namespace) -> int | None:
     if not args.quiet:
         for row in result["denials"]:
             sys.stderr.write(denial_lines(row, Colours(sys.stderr)))
+    claim_result(args)
     write_result(args, result)
     return int(result["exit_code"])

@@ -72,6 +72,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
     if args.image:
         profile = replace(profile, sandbox=replace(profile.sandbox, image=args.image))
+    claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=not terminal)
     request = RunRequest(
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
@@ -84,16 +85,39 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     return result.exit_code
 
 
+def claim_result(args: argparse.Namespace) -> None:
+    """Open the result's file before anything runs, so that what cannot be written is said at once.
+
+    It stays open: whatever a task puts in its place meanwhile, a link for example, is not what is written to.
+    """
+    args.result_file = None
+    if args.result:
+        try:
+            args.result_file = open(args.result, "w", encoding="ascii")  # noqa: SIM115 - until the result is known
+        except OSError as error:
+            from broker.errors import UsageError
+
+            raise UsageError(f"--result {args.result}: {error.strerror}") from None
+
+
 def write_result(args: argparse.Namespace, result: dict[str, object]) -> None:
-    """Print or write the result where it was asked for."""
+    """Print or write the result where it was asked for. Raises BrokerError when the file cannot take it."""
     import json
-    from pathlib import Path
 
     text = json.dumps(result)
     if args.json:
         print(text)
-    if args.result:
-        Path(args.result).write_text(text + "\n", encoding="ascii")
+    if args.result_file is not None:
+        try:
+            with args.result_file as file:
+                file.write(text + "\n")
+        except OSError as error:
+            from broker.errors import BrokerError
+
+            raise BrokerError(
+                f"the result cannot be written to {args.result}: {error.strerror}. "
+                f"The command ended with {result['exit_code']}; broker events {result['run']} says the rest"
+            ) from None
 
 
 def _stdin() -> int:
