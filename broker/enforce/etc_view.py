@@ -14,13 +14,13 @@ from pathlib import Path
 
 # Names below /etc that hold no secret and that tool chains read.
 SHOWN = (
-    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "debian_version", "environment",
-    "fonts", "gai.conf", "gitconfig", "groff", "gprofng.rc", "host.conf", "inputrc", "issue", "java-11-openjdk",
-    "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
-    "locale.conf", "localtime", "lsb-release", "magic", "magic.mime", "manpath.config", "maven", "mime.types",
-    "os-release", "perl", "pki/tls/certs", "protocols", "python3", "python3.11", "python3.12", "python3.13",
-    "rpc", "services", "shells", "skel", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vim",
-    "X11/rgb.txt", "xattr.conf", "xml",
+    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "chromium", "chromium.d",
+    "debian_version", "environment", "fonts", "gai.conf", "gitconfig", "groff", "gprofng.rc", "host.conf",
+    "inputrc", "issue", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "locale.alias", "locale.conf", "localtime", "lsb-release", "magic", "magic.mime",
+    "manpath.config", "maven", "mime.types", "os-release", "perl", "pki/tls/certs", "protocols", "python3",
+    "python3.11", "python3.12", "python3.13", "rpc", "services", "shells", "skel", "ssl/certs",
+    "ssl/openssl.cnf", "terminfo", "timezone", "tmux.conf", "vim", "X11/rgb.txt", "xattr.conf", "xml", "zsh",
 )  # fmt: skip
 
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files\nnetworks: files\nservices: files\nprotocols: files\n"
