@@ -143,6 +143,7 @@ class Task:
         self.files_at = ""  # where the sandbox's own files are found, when they are not the host's
         self._refused: set[int] = set()
         self._last_refused: tuple[int, tuple[str, ...], str] | None = None
+        self._refused_paths: set[str] = set()
         self._notes = 0
         self._scopes: list[Grant | None] = [None, None]  # 0, and OPERATOR_SCOPE: no grant in either
         self._lock = threading.Lock()
@@ -216,10 +217,12 @@ class Task:
             return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
         assert isinstance(verdict, Deny)
         attempt = (asked.pid, asked.argv, asked.program)
-        if attempt == self._last_refused:
-            # execvp(3) goes on along PATH after EACCES: the same file again, by another of its names.
+        if attempt == self._last_refused and asked.path not in self._refused_paths:
+            # execvp(3) goes on along PATH after EACCES: the same file again, by another of its names. By the same
+            # name it is another attempt, and counts.
+            self._refused_paths.add(asked.path)
             return wire.Answer(request=asked.request, allow=False)
-        self._last_refused = attempt
+        self._last_refused, self._refused_paths = attempt, {asked.path}
         self.refuse("exec", verdict)
         return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
 

@@ -17,8 +17,14 @@ MIB = 1 << 20
 CONTROL = b"\x1b\x9b\x07\x08\x0e\x0f\x7f"
 
 
+def flooding(broker: Broker) -> None:
+    """Put the flood into the workspace, and refuse what it starts."""
+    broker.profile("any", denylist=["python3"])
+    broker.file("flood", probe("flood").read_bytes(), 0o755)
+
+
 def test_a_flood_of_different_refusals_fills_neither_disk_nor_memory(for_somebody: Broker) -> None:
-    for_somebody.file("flood", probe("flood").read_bytes(), 0o755)
+    flooding(for_somebody)
     done = for_somebody.run("./flood", "different", "1000", "100000", patience=110)
     assert done.code == 0, done
     assert done["denied"] >= 1000
@@ -30,17 +36,17 @@ def test_a_flood_of_different_refusals_fills_neither_disk_nor_memory(for_somebod
 
 
 def test_a_flood_of_one_refusal_is_counted(for_somebody: Broker) -> None:
-    for_somebody.file("flood", probe("flood").read_bytes(), 0o755)
+    flooding(for_somebody)
     done = for_somebody.run("./flood", "same", "2000", "10", patience=110)
     assert done.code == 0, done
-    rows = done.denied("curl")
+    rows = done.denied("python3")
     assert [row["count"] for row in rows] == [2000]
     assert len(for_somebody.events()) < 100
 
 
 def test_a_flood_of_notes_is_bounded(for_somebody: Broker) -> None:
     """Starts that are too large are refused by the guard itself, which says so each time."""
-    for_somebody.file("flood", probe("flood").read_bytes(), 0o755)
+    flooding(for_somebody)
     done = for_somebody.run("./flood", "same", "3000", "126000", patience=110)
     assert done.code == 0, done
     assert len(for_somebody.events()) < 1_200

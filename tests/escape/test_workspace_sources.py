@@ -67,16 +67,12 @@ def test_a_folder_that_calls_itself_a_worktree_does_not_show_what_lies_above_it(
 @pytest.fixture
 def worktree(for_somebody: Broker) -> Path:
     """A repository beside the workspace, and the workspace as its worktree. Returns the repository."""
-    main = for_somebody.folder / "main"
-    main.mkdir()
-    os.chown(main, 1000, 1000)
-    git(main, "init", "-q", "-b", "main")
+    main = for_somebody.folder / "area" / "main"
     given(main / "file", "one\n")
+    git(main, "init", "-q", "-b", "main")
     git(main, "add", "file")
     git(main, "commit", "-q", "-m", "one")
-    for_somebody.workspace.rmdir()
-    os.chown(for_somebody.folder, 1000, 1000)
-    git(main, "worktree", "add", "-q", str(for_somebody.workspace), "-b", "side")
+    git(main, "worktree", "add", "-q", "../tree", "-b", "side")
     return main
 
 
@@ -85,16 +81,18 @@ def test_the_repository_behind_a_worktree_keeps_its_hooks_and_config(for_somebod
     shutil.rmtree(own / "hooks")
     config = (own / "config").read_text()
     targets = [own / "config", own / "hooks", own / "hooks/pre-commit", own / "config.worktree", own / "info/attributes"]
-    done = for_somebody.run("python3", "-c", "import os\ntry: os.mkdir(__import__('sys').argv[2])\nexcept OSError: pass\n" + PLANT,
-                            *map(str, targets))  # fmt: skip
-    assert b"ok" not in done.out, done.out
+    script = "import os\ntry: os.mkdir(__import__('sys').argv[2])\nexcept OSError: pass\n" + PLANT
+    done = for_somebody.run("python3", "-c", script, *map(str, targets), workspace=worktree.parent / "tree")
+    assert len(done.out.splitlines()) == len(targets) and b"ok " not in done.out, done
     assert (own / "config").read_text() == config
     assert not (own / "hooks").exists() and not (own / "info/attributes").exists()
 
 
 def test_git_works_in_a_worktree_all_the_same(for_somebody: Broker, worktree: Path) -> None:
-    (for_somebody.workspace / "file").write_text("two\n")
-    done = for_somebody.run("git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-a", "-m", "two")
+    tree = worktree.parent / "tree"
+    (tree / "file").write_text("two\n")
+    words = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-a", "-m", "two"]
+    done = for_somebody.run(*words, workspace=tree)
     assert done.code == 0, done.err
     git(worktree, "rev-parse", "-q", "--verify", "side~1")
 
@@ -123,11 +121,11 @@ def swapping(one: Path, other: Path) -> Iterator[None]:
 
 
 def _swapped(broker: Broker, one: Path, other: Path, command: list[str]) -> None:
-    for _ in range(8):
+    for _ in range(5):
         with swapping(one, other):
             done = broker.run(*command)
         assert b"s3cret" not in done.out, done
-        assert done.code in {0, 1, 2, 64, 78, 127, 125}, done
+        assert done.code in {0, 1, 64, 78}, done
 
 
 @pytest.mark.parametrize("kind", ["hooks", "secret"])
@@ -151,11 +149,10 @@ def test_a_protected_path_that_turns_into_a_link_shows_nothing_else(for_somebody
 def test_a_workspace_that_turns_into_a_link_is_not_followed(for_somebody: Broker) -> None:
     victim = for_somebody.folder / "victim"
     given(victim / "secret", "s3cret")
-    os.chown(for_somebody.folder, 1000, 1000)
     link = for_somebody.folder / "other"
     link.symlink_to("victim")
     before = victim.stat().st_mtime_ns
-    for _ in range(8):
+    for _ in range(5):
         with swapping(for_somebody.workspace, link):
             done = for_somebody.run("sh", "-c", f"cat secret {victim}/secret; echo made > made")
         # The name may lead there before the survey looks: then that is the workspace that was asked for.
@@ -200,7 +197,7 @@ def test_the_broker_that_runs_the_task_cannot_be_rewritten_by_it(for_somebody: B
     subprocess.run(["chown", "-R", "1000:1000", str(for_somebody.workspace)], check=True)
     for_somebody.environment["PYTHONPATH"] = str(for_somebody.workspace)
     done = for_somebody.run("python3", "-c", PLANT, "broker/supervisor.py", "profiles/default.toml", "broker/new.py")
-    assert done.out and b"ok" not in done.out, done
+    assert len(done.out.splitlines()) == 3 and b"ok " not in done.out, done
 
 
 def test_a_pipe_that_a_program_of_the_host_reads_is_hidden(for_somebody: Broker) -> None:
