@@ -54,7 +54,7 @@ NOTE_DENIALS = {
     wire.NoteKind.EXEC_RACE: ("exec.race", Risk.BLOCKED, "the program that started was not the one that was approved",
                               "nothing: this is an attack on the gate, or a program that rewrites its arguments while it starts another"),
     wire.NoteKind.EXEC_UNREADABLE: ("exec.unreadable", Risk.UNKNOWN, "its arguments could not be read", "start it from a process that can be read"),
-    wire.NoteKind.EXEC_TOO_LARGE: ("exec.too_large", Risk.UNKNOWN, "its arguments and environment are over 128 KiB", "pass long lists in a file or on stdin"),
+    wire.NoteKind.EXEC_TOO_LARGE: ("exec.too_large", Risk.UNKNOWN, "its arguments and variables of interest are over 160 KiB", "pass long lists in a file or on stdin"),
     wire.NoteKind.TASKS_LIMIT: ("limits.pids", Risk.UNKNOWN, "the task has reached its limit of processes", "start fewer at once, or ask for a higher sandbox.pids"),
     wire.NoteKind.ANSWER_TIMEOUT: ("answer.timeout", Risk.UNKNOWN, "the broker did not answer in time", "try again"),
     wire.NoteKind.PATH_UNREADABLE: ("path.unreadable", Risk.UNKNOWN, "its path could not be read", "use a plain path"),
