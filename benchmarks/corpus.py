@@ -55,7 +55,9 @@ def right(row: dict[str, object], answer: Assessment) -> bool | None:
 
 def main() -> int:
     """Read the files, print one block of figures for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--workspace", default="/work/project")
     parser.add_argument("--home", default="/home/dev")

@@ -5,6 +5,7 @@ Names are loaded on first use, so that importing this package costs next to noth
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,29 +30,24 @@ __all__ = [
 ]
 
 
+_HOMES = {
+    "classify": "classifier",
+    "changes_what_runs": "environment",
+    "is_secret": "paths",
+    "protected_paths": "paths",
+    "tables_digest": "tables",
+    "CLASSIFIER_VERSION": "version",
+}
+_COMPUTED = {"WATCHED_ENV": ("environment", "watched_env"), "WATCHED_NAMES": ("paths", "watched_names")}
+
+
 def __getattr__(name: str) -> Any:
-    match name:
-        case "classify":
-            from broker.classify.classifier import classify as found
-        case "changes_what_runs":
-            from broker.classify.environment import changes_what_runs as found
-        case "is_secret":
-            from broker.classify.paths import is_secret as found
-        case "protected_paths":
-            from broker.classify.paths import protected_paths as found
-        case "tables_digest":
-            from broker.classify.tables import tables_digest as found
-        case "CLASSIFIER_VERSION":
-            from broker.classify.version import CLASSIFIER_VERSION as found
-        case "WATCHED_ENV":
-            from broker.classify.environment import watched_env
-
-            found = watched_env()
-        case "WATCHED_NAMES":
-            from broker.classify.paths import watched_names
-
-            found = watched_names()
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _HOMES:
+        found = getattr(import_module(f"broker.classify.{_HOMES[name]}"), name)
+    elif name in _COMPUTED:
+        module, function = _COMPUTED[name]
+        found = getattr(import_module(f"broker.classify.{module}"), function)()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found
     return found

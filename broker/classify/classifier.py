@@ -6,7 +6,8 @@ from typing import assert_never
 
 from broker.classify import environment, paths, readers
 from broker.classify.context import Context
-from broker.classify.programs import judge, known_name
+from broker.classify.names import known_name
+from broker.classify.programs import judge
 from broker.classify.risk import Assessment, Part, PartKind, Risk
 from broker.classify.scope import Finding, Inquiry, Scope, TooMuch
 from broker.classify.shell import read_text
@@ -29,7 +30,7 @@ assert readers  # registers the readers that the tables name
 
 def classify(operation: Operation, context: Context) -> Assessment:
     """Say what an operation would do. Never raises for any operation: what cannot be read is `unknown`."""
-    inquiry = Inquiry(context)
+    inquiry = Inquiry(context, read_text, judge)
     try:
         match operation:
             case ShellText():
@@ -64,9 +65,7 @@ def _unfinished() -> Part:
     """A part that was being read when the limit was met. It is unknown, and keeps its place in the numbering."""
     finding = Finding()
     finding.add(Risk.UNKNOWN, "text.too_deep", "It was not read to its end.")
-    return Part(
-        kind=PartKind.WHOLE, effects=frozenset(finding.effects), reasons=tuple(finding.reasons)
-    )
+    return Part(kind=PartKind.WHOLE, effects=frozenset(finding.effects), reasons=tuple(finding.reasons))
 
 
 def _shell_text(inquiry: Inquiry, operation: ShellText) -> None:
@@ -186,7 +185,11 @@ def _old_address(host: str) -> int | None:
     for piece in pieces:
         try:
             numbers.append(
-                int(piece, 16) if piece.startswith("0x") else int(piece, 8) if piece[0] == "0" and len(piece) > 1 else int(piece)
+                int(piece, 16)
+                if piece.startswith("0x")
+                else int(piece, 8)
+                if piece[0] == "0" and len(piece) > 1
+                else int(piece)
             )
         except ValueError:
             return None

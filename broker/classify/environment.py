@@ -30,7 +30,9 @@ def _harmless(name: str) -> frozenset[str]:
     return frozenset(values.get(name, ())) | frozenset(values["*"] if name not in _STRICT else ("",))
 
 
-_STRICT = frozenset(("PATH", "HOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "CDPATH", "PYTHONPATH"))
+_STRICT = frozenset(
+    ("PATH", "HOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "CDPATH", "PYTHONPATH")
+)
 
 
 def why_it_matters(name: str, value: str, context: Context) -> str | None:

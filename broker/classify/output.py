@@ -12,8 +12,32 @@ from broker.classify.scope import TAME, UNKNOWN, Scope, Stdin
 from broker.classify.words import Word, decode_ansi
 
 _TAME_PRINTERS = frozenset(
-    "date nproc id whoami hostname uname wc seq expr bc getconf arch tput stat cksum tty logname basename "
-    "md5sum sha1sum sha256sum uuidgen jot factor".split()
+    [
+        "date",
+        "nproc",
+        "id",
+        "whoami",
+        "hostname",
+        "uname",
+        "wc",
+        "seq",
+        "expr",
+        "bc",
+        "getconf",
+        "arch",
+        "tput",
+        "stat",
+        "cksum",
+        "tty",
+        "logname",
+        "basename",
+        "md5sum",
+        "sha1sum",
+        "sha256sum",
+        "uuidgen",
+        "jot",
+        "factor",
+    ]
 )
 MAX_OUTPUT = 16 * 1024
 
@@ -33,9 +57,7 @@ def of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -
     return text if text is None or len(text) <= MAX_OUTPUT else None
 
 
-def names_of(
-    words: list[Word], stdin: Stdin | None, scope: Scope, context: Context
-) -> tuple[str, ...]:
+def names_of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> tuple[str, ...]:
     """Return the paths that this command prints, with unknown pieces marked; empty if they cannot be said."""
     name = words[0].text
     if name in ("find", "gfind"):
@@ -44,13 +66,16 @@ def names_of(
         return stdin.names if stdin is not None else ()
     texts = [word.text for word in words[1:]]
     if name == "ls":
-        if any(not text.startswith("-") and word.glob for text, word in zip(texts, words[1:], strict=True)) or any(
-            re.fullmatch(r"-[a-zA-Z1]*d[a-zA-Z1]*", text) for text in texts
-        ):
+        if any(
+            not text.startswith("-") and word.glob for text, word in zip(texts, words[1:], strict=True)
+        ) or any(re.fullmatch(r"-[a-zA-Z1]*d[a-zA-Z1]*", text) for text in texts):
             return tuple(text for text in texts if not text.startswith("-"))
         return ("./" + TAME,)
     if name in ("grep", "rg", "ag", "ack", "egrep", "fgrep"):
-        lists = any(re.fullmatch(r"-[a-zA-Z0-9]*[lL][a-zA-Z0-9]*", text) or text.startswith("--files") for text in texts)
+        lists = any(
+            re.fullmatch(r"-[a-zA-Z0-9]*[lL][a-zA-Z0-9]*", text) or text.startswith("--files")
+            for text in texts
+        )
         if lists:
             return _below(texts)
         return stdin.names if stdin is not None else ()
@@ -61,7 +86,7 @@ def names_of(
     return ()
 
 
-_FILTERS = frozenset("sort head tail uniq cat tee shuf tac less more pv".split())
+_FILTERS = frozenset(["sort", "head", "tail", "uniq", "cat", "tee", "shuf", "tac", "less", "more", "pv"])
 
 
 def _below(texts: list[str]) -> tuple[str, ...]:
@@ -81,10 +106,29 @@ def _found(words: list[Word]) -> tuple[str, ...]:
     texts = [word.text for word in words]
     suffix, narrowed = "", False
     for at, text in enumerate(texts[:-1]):
-        if text in ("-name", "-iname", "-path", "-regex", "-wholename", "-ipath", "-newer", "-mtime", "-mmin", "-size", "-maxdepth", "-empty", "-atime", "-ctime"):
+        if text in (
+            "-name",
+            "-iname",
+            "-path",
+            "-regex",
+            "-wholename",
+            "-ipath",
+            "-newer",
+            "-mtime",
+            "-mmin",
+            "-size",
+            "-maxdepth",
+            "-empty",
+            "-atime",
+            "-ctime",
+        ):
             narrowed = narrowed or text != "-maxdepth"
             pattern = texts[at + 1]
-            if text in ("-name", "-iname") and not re.search(r"[\[\]?]", pattern) and texts.count("-name") + texts.count("-iname") == 1:
+            if (
+                text in ("-name", "-iname")
+                and not re.search(r"[\[\]?]", pattern)
+                and texts.count("-name") + texts.count("-iname") == 1
+            ):
                 suffix = pattern.rsplit("*", 1)[-1] if "*" in pattern else "/" + pattern
     piece = (TAME if narrowed and not suffix else "") + UNKNOWN + suffix if narrowed else UNKNOWN
     return tuple((root.rstrip("/") or "") + "/" + piece for root in (roots or ["."])[:4])

@@ -267,9 +267,11 @@ def find_entry(
     if workspace:
         place = place_of(path, context)
         if place is not Place.SCRATCH:
-            start = len(context.workspace.strip("/").split("/")) if place is Place.WORKSPACE and under(
-                path, context.workspace
-            ) else 0
+            start = (
+                len(context.workspace.strip("/").split("/"))
+                if place is Place.WORKSPACE and under(path, context.workspace)
+                else 0
+            )
             for at in range(start, len(parts)):
                 entry = _lookup(workspace, parts, at, inside=inside)
                 if entry is not None and not (entry.where == "workspace" and parts[-1].endswith(".sample")):
@@ -325,8 +327,31 @@ def _named(name: str, kind: str) -> Entry | None:
 # -- judging -------------------------------------------------------------------------------------------
 
 Span = tuple[int, int] | None
-_RAW_DEVICES = tuple(
-    "sd hd vd xvd nvme mmcblk loop dm- md sr nbd zram disk rdisk mapper/ mem kmem port mtd ubi drbd bcache fd0 raw".split()
+_RAW_DEVICES = (
+    "sd",
+    "hd",
+    "vd",
+    "xvd",
+    "nvme",
+    "mmcblk",
+    "loop",
+    "dm-",
+    "md",
+    "sr",
+    "nbd",
+    "zram",
+    "disk",
+    "rdisk",
+    "mapper/",
+    "mem",
+    "kmem",
+    "port",
+    "mtd",
+    "ubi",
+    "drbd",
+    "bcache",
+    "fd0",
+    "raw",
 )
 
 
@@ -396,7 +421,8 @@ def _write_unknown(finding: Finding, text: str, context: Context, span: Span, *,
 
 def _quiet(path: str) -> bool:
     return path.startswith("/dev/") and (
-        _lookup(catalogue("quiet", "absolute"), path.lower().strip("/").split("/"), 0, inside=False) is not None
+        _lookup(catalogue("quiet", "absolute"), path.lower().strip("/").split("/"), 0, inside=False)
+        is not None
     )
 
 
@@ -414,7 +440,10 @@ def judge_delete(
             finding.add(Risk.UNKNOWN, "path.dynamic", "The folder it works in cannot be known.", span)
             return
         finding.add(
-            Risk.DESTRUCTIVE, "path.delete_unknown", f"What {shown(text)} is cannot be known before it is gone.", span
+            Risk.DESTRUCTIVE,
+            "path.delete_unknown",
+            f"What {shown(text)} is cannot be known before it is gone.",
+            span,
         )
         return
     if is_raw_device(path):
@@ -426,14 +455,16 @@ def judge_delete(
     shown_path = shown(path)
     whole = whole or all_of is not None
     # A pattern leaves dotfiles alone; names that something found (UNKNOWN) come from all levels.
-    if _holds_more_than_its_own(target, context, is_contents=all_of is not None and everything != UNKNOWN):
+    if holds_more_than_its_own(target, context, is_contents=all_of is not None and everything != UNKNOWN):
         finding.add(
             Risk.DESTRUCTIVE, "path.delete_root", f"{shown_path} holds more than the task's own files.", span
         )
         return
     lower = target.lower()
     if lower.endswith("/.git") and whole and place_of(target, context) is not Place.SCRATCH:
-        finding.add(Risk.DESTRUCTIVE, "path.delete_history", f"{shown_path} holds the project's history.", span)
+        finding.add(
+            Risk.DESTRUCTIVE, "path.delete_history", f"{shown_path} holds the project's history.", span
+        )
         return
     place = place_of(target, context)
     entry = find_entry("persistence", target, text, context)
@@ -442,7 +473,10 @@ def judge_delete(
     if place is Place.OUTSIDE:
         if whole:
             finding.add(
-                Risk.DESTRUCTIVE, "path.delete_outside", f"It deletes {shown_path}, which lies {place.value}.", span
+                Risk.DESTRUCTIVE,
+                "path.delete_outside",
+                f"It deletes {shown_path}, which lies {place.value}.",
+                span,
             )
         elif entry is None:
             finding.add(Risk.SYSTEM_WRITE, "path.outside", f"{shown_path} lies {place.value}.", span)
@@ -458,7 +492,7 @@ def judge_delete(
         finding.add(Risk.LOCAL_WRITE, "path.delete", f"It deletes {shown_path}, in {place.value}.", span)
 
 
-def _holds_more_than_its_own(path: str, context: Context, *, is_contents: bool) -> bool:
+def holds_more_than_its_own(path: str, context: Context, *, is_contents: bool) -> bool:
     """Whether a path is a root: of the system, of a home, of the workspace or above one of them."""
     if path in context.scratch:
         return not is_contents  # emptying /tmp is the task's own business; /tmp itself is not
@@ -490,10 +524,18 @@ def judge_read(
         finding.add(Risk.SYSTEM_WRITE, "path.read_device", f"It reads the device {shown(path)} itself.", span)
         return
     entry = is_secret_path(path, context, text)
-    if entry is None and whole and not under(path, context.workspace) and place_of(path, context) is not Place.SCRATCH:
+    if (
+        entry is None
+        and whole
+        and not under(path, context.workspace)
+        and place_of(path, context) is not Place.SCRATCH
+    ):
         if under(context.home, path) or path in ("/", "/etc", "/home", "/root", "/proc", "/var"):
             finding.add(
-                Risk.SYSTEM_WRITE, "path.read_home", f"Reading all of {shown(path)} reads the secrets in it.", span
+                Risk.SYSTEM_WRITE,
+                "path.read_home",
+                f"Reading all of {shown(path)} reads the secrets in it.",
+                span,
             )
             return
         entry = find_entry("secret", path, text, context, inside=True)
@@ -540,10 +582,34 @@ def watched_names() -> tuple[str, ...]:
 def _commonness(part: str) -> tuple[int, int]:
     """How often honest work touches such a name: dotted names are rare, `bin` and `config` are not."""
     common = part in _COMMON or part.startswith("*") and "." not in part
-    return (3 if part in ("go", "bin") else 2 if common else 0 if part.startswith(".") and part not in (".config", ".local", ".cache") else 1, 0)
+    return (
+        3
+        if part in ("go", "bin")
+        else 2
+        if common
+        else 0
+        if part.startswith(".") and part not in (".config", ".local", ".cache")
+        else 1,
+        0,
+    )
 
 
-_COMMON = frozenset("bin lib config hooks share code user library go site-packages objects info".split())
+_COMMON = frozenset(
+    [
+        "bin",
+        "lib",
+        "config",
+        "hooks",
+        "share",
+        "code",
+        "user",
+        "library",
+        "go",
+        "site-packages",
+        "objects",
+        "info",
+    ]
+)
 
 
 def _one_star(part: str) -> str:

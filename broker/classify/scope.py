@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -112,8 +112,11 @@ class Inquiry:
     `part_of` and `span_of` say where new parts hang and how their positions map to the original text.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, read_text: Callable[..., object], judge: Callable[..., int]) -> None:
+        """Take the context, and the two judges that call each other: of a shell text, and of a command."""
         self.context = context
+        self.read_text = read_text
+        self.judge = judge
         self.parts: list[Part | None] = []
         self.words = 0
         self.depth = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from broker.classify.programs import Call
+from broker.classify.call import Call
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN
 from broker.classify.words import Word, is_secret_name
@@ -165,7 +165,7 @@ def judge_awk(call: Call, program: Word) -> None:
         strings.append(re.sub(r"\\(.)", r"\1", match.group(1)))
         return f'"{len(strings) - 1}"'
 
-    text = re.sub(r"#[^\n\"]*$", "", text, flags=re.M)
+    text = re.sub(r"#[^\n\"]*$", "", text, flags=re.MULTILINE)
     bare = _AWK_STRING.sub(keep, text)
     bare = _AWK_REGEX.sub(" r ", bare)
     if _AWK_SYSTEM.search(bare):
@@ -175,13 +175,17 @@ def judge_awk(call: Call, program: Word) -> None:
     if _AWK_LOAD.search(bare):
         call.add(Risk.CODE_EXECUTION, "awk.load", "awk loads other code.")
     if _AWK_INDIRECT.search(bare):
-        call.add(Risk.CODE_EXECUTION, "awk.indirect", "awk calls a function by a name that only the run knows.")
+        call.add(
+            Risk.CODE_EXECUTION, "awk.indirect", "awk calls a function by a name that only the run knows."
+        )
     _awk_pipes(call, program, bare, strings)
     _awk_files(call, program, bare, strings)
     if "ENVIRON" in bare:
         names = [name for name in strings if is_secret_name(name)]
         if names or not re.search(r'ENVIRON\s*\[\s*"', bare):
-            call.add(Risk.SYSTEM_WRITE, "secret.variable", "The program reads the environment, secrets included.")
+            call.add(
+                Risk.SYSTEM_WRITE, "secret.variable", "The program reads the environment, secrets included."
+            )
     if "/inet" in "".join(strings):
         call.add(Risk.NETWORK_EGRESS, "awk.inet", "awk opens a connection.")
 

@@ -12,9 +12,9 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from broker.classify import environment, output, paths
-from broker.classify.programs import _SHELL, judge
-from broker.classify.risk import PartKind, Reason, Risk
+from broker.classify import paths
+from broker.classify.continued_lines import join_continued_lines
+from broker.classify.risk import PartKind, Risk
 from broker.classify.scope import (
     MAX_DEPTH,
     MAX_TEXT,
@@ -25,17 +25,16 @@ from broker.classify.scope import (
     Scope,
     Stdin,
     TooMuch,
-    shown,
 )
-from broker.classify.tokens import Kind, Token, Unreadable, cut
-from broker.classify.words import MAX_VALUE, Expander, Word
+from broker.classify.simple_command import ASSIGNMENT, CommandReader
+from broker.classify.tokens import Kind, Unreadable, cut
+from broker.classify.words import Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 Span = tuple[int, int] | None
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
 MAX_LOOP_VALUES = 8
 MAX_TREE_DEPTH = 80
 
@@ -48,45 +47,13 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
-def join_continued_lines(text: str) -> tuple[str, tuple[int, ...]]:
-    """Remove each backslash-newline that bash removes before it reads on; say where in the result they were.
-
-    Inside single quotes (and comments) they stay. In the body of a quoted here-document bash keeps them and
-    we do not: such a body is data, or is read again by a shell, which removes them then.
-    """
-    if "\\\n" not in text:
-        return text, ()
-    out: list[str] = []
-    joins: list[int] = []
-    at = size = 0
-    single = double = False
-    length = len(text)
-    while at < length:
-        char = text[at]
-        step = 1
-        if single:
-            single = char != "'"
-        elif char == "\\":
-            if text.startswith("\n", at + 1):
-                joins.append(size)
-                at += 2
-                continue
-            step = 2
-        elif char == '"':
-            double = not double
-        elif char == "'" and not double:
-            single = True
-        elif char == "#" and not double and (at == 0 or text[at - 1] in " \t\n;&|("):
-            newline = text.find("\n", at)
-            step = (length if newline < 0 else newline) - at
-        out.append(text[at : at + step])
-        size += step
-        at += step
-    return "".join(out), tuple(joins)
-
-
 def read_text(
-    inquiry: Inquiry, text: str, scope: Scope, within: int | None = None, fixed_span: Span = None, base: int = 0
+    inquiry: Inquiry,
+    text: str,
+    scope: Scope,
+    within: int | None = None,
+    fixed_span: Span = None,
+    base: int = 0,
 ) -> _Reader | None:
     """Read a whole shell text and judge what is in it. Text that cannot be read becomes an unknown part."""
     inquiry.depth += 1
@@ -101,7 +68,9 @@ def read_text(
         return _read(inquiry, text, scope, within, base)
     except Unreadable as unreadable:
         inquiry.joins = saved_joins
-        _unknown(inquiry, text, unreadable.rule, f"This shell text cannot be read: {unreadable.why}.", within, base)
+        _unknown(
+            inquiry, text, unreadable.rule, f"This shell text cannot be read: {unreadable.why}.", within, base
+        )
         return None
     finally:
         inquiry.depth -= 1
@@ -136,29 +105,12 @@ def _ascii(shape: str) -> bytes:
     return shape.encode("ascii", "replace")
 
 
-class _Reader:
+class _Reader(CommandReader):
     """Walks one text's tree, with its tokens at hand."""
 
-    def __init__(
-        self, inquiry: Inquiry, text: str, tokens: list[Token], scope: Scope, within: int | None, base: int
-    ) -> None:
-        self.inquiry, self.text, self.tokens, self.within, self.base = inquiry, text, tokens, within, base
-        self.starts = {token.start: index for index, token in enumerate(tokens)}
-        self.ends = {token.end: index for index, token in enumerate(tokens)}
-        self.notes: list[Reason] = []
-        self.commands = 0
-        self.last_output: str | None = None
-        self.guessed_names: set[str] = set()
-        self.expander = Expander(
-            scope,
-            inquiry.context.home,
-            inquiry.context.scratch[0] if inquiry.context.scratch else "/tmp",
-            self.substitute,
-            self.notes,
-        )
-        self.level = 0
-
     # -- structure -------------------------------------------------------------------------------------
+
+    level = 0
 
     def statements(self, node: Node, scope: Scope) -> None:
         """Walk a node's children in order."""
@@ -180,7 +132,7 @@ class _Reader:
         elif node.type not in _IGNORED:
             raise Unreadable(f"a {node.type.replace('_', ' ')} stands where none was expected")
 
-    def list(self, node: Node, scope: Scope) -> None:
+    def chain(self, node: Node, scope: Scope) -> None:
         optional, certain = False, True
         for child in node.children:
             if child.type == "||":
@@ -260,10 +212,21 @@ class _Reader:
             scope.merge(one)
         scope.stdin = saved
 
+    def forget_assigned(self, node: Node, body: Scope) -> None:
+        """What a loop's body sets is not known when the body starts again."""
+        if not body.variables:
+            return
+        for token in self.tokens:
+            if node.start_byte <= token.start < node.end_byte and token.kind is Kind.WORD:
+                match = ASSIGNMENT.match(token.raw)
+                if match and match.group(1) in body.variables:
+                    body.variables[match.group(1)] = UNKNOWN
+
     def loop(self, node: Node, scope: Scope) -> None:
         saved = scope.stdin
         scope.stdin = self.trailing_redirects(node, scope)
         body = scope.copy()
+        self.forget_assigned(node, body)
         self.statements(node, body)
         scope.merge(body)
         scope.stdin = saved
@@ -275,7 +238,9 @@ class _Reader:
         if at is None or at + 1 >= len(self.tokens):
             raise Unreadable("a for without a name")
         head = self.tokens[at + 1]
-        body_node = next((child for child in node.children if child.type in ("do_group", "compound_statement")), None)
+        body_node = next(
+            (child for child in node.children if child.type in ("do_group", "compound_statement")), None
+        )
         if body_node is None:
             raise Unreadable("a loop without a body")
         if head.kind is Kind.ARITHMETIC:
@@ -290,6 +255,7 @@ class _Reader:
             values = self.loop_values(at + 2, scope)
         for value in values or [""]:
             body = scope.copy()
+            self.forget_assigned(body_node, body)
             if name:
                 body.variables[name] = value
                 body.guesses.add(name)
@@ -327,7 +293,9 @@ class _Reader:
         if len(values) > 1 and all(_UNREMARKABLE.fullmatch(value) for value in values):
             context = self.inquiry.context
             if not any(
-                paths.find_entry("persistence", paths.resolve(value, scope.cwd, context), value, context, inside=True)
+                paths.find_entry(
+                    "persistence", paths.resolve(value, scope.cwd, context), value, context, inside=True
+                )
                 or paths.is_secret(value)
                 for value in values
             ):
@@ -386,12 +354,16 @@ class _Reader:
         inner.functions.add(name)
         before = len(self.inquiry.parts)
         self.statement(body, inner)
-        calls = sum(1 for part in self.inquiry.parts[before:] if part is not None and part.argv[:1] == (name,))
+        calls = sum(
+            1 for part in self.inquiry.parts[before:] if part is not None and part.argv[:1] == (name,)
+        )
         text = self.text[body.start_byte : body.end_byte]
         if calls and ("|" in text or "&" in text.replace("&&", "") or calls > 1):
             finding = Finding()
             span = self.inquiry.span(self.base + node.start_byte, self.base + node.end_byte)
-            finding.add(Risk.BLOCKED, "shell.fork_bomb", f"The function {name} multiplies itself without end.", span)
+            finding.add(
+                Risk.BLOCKED, "shell.fork_bomb", f"The function {name} multiplies itself without end.", span
+            )
             self.inquiry.add(PartKind.WHOLE, finding, span, self.within)
         scope.functions.add(name)
         for variable, value in inner.variables.items():
@@ -400,317 +372,9 @@ class _Reader:
 
     # -- simple commands -------------------------------------------------------------------------------
 
-    def command(self, node: Node, scope: Scope) -> None:
-        """A simple command: the run of tokens around the node, up to the next operator."""
-        tokens = self.tokens
-        at = self.starts.get(node.start_byte)
-        if at is None:
-            raise Unreadable("the two readers disagree about where a command starts", "text.readers_disagree")
-        first = at
-        while first > 0 and tokens[first - 1].kind is Kind.REDIRECT and not self.follows_compound(first - 1):
-            first -= 1
-        assignments: list[Token] = []
-        words: list[Token] = []
-        redirects: list[Token] = []
-        index = first
-        total = len(tokens)
-        last = tokens[at]
-        while index < total:
-            token = tokens[index]
-            kind = token.kind
-            if kind is Kind.OPERATOR:
-                break
-            if kind is Kind.REDIRECT:
-                redirects.append(token)
-            else:
-                last = token
-                if not words and kind is Kind.WORD and _ASSIGNMENT.match(token.raw):
-                    assignments.append(token)
-                else:
-                    words.append(token)
-            index += 1
-        if node.end_byte != last.end and (words or assignments):
-            raise Unreadable("the two readers disagree about where a command ends", "text.readers_disagree")
-        self.commands += 1
-        self.last_output = None
-        self.simple(tokens[first], tokens[index - 1], assignments, words, redirects, scope)
-
-    def follows_compound(self, at: int) -> bool:
-        while at >= 0 and self.tokens[at].kind is Kind.REDIRECT:
-            at -= 1
-        return (
-            at >= 0
-            and self.tokens[at].kind is Kind.OPERATOR
-            and self.tokens[at].raw in (")", "fi", "done", "esac", "}")
-        )
-
-    def simple(
-        self,
-        first: Token,
-        last: Token,
-        assignments: list[Token],
-        tokens: list[Token],
-        redirects: list[Token],
-        scope: Scope,
-    ) -> None:
-        inquiry, expander, base = self.inquiry, self.expander, self.base
-        expander.scope = scope
-        span = inquiry.span(base + first.start, base + last.end)
-        if tokens and tokens[0].kind is not Kind.WORD:
-            self.test(tokens[0], scope)
-            self.redirects(redirects, scope)
-            return
-        words: list[Word] = []
-        if tokens and tokens[0].raw in _DECLARATIONS:
-            # Arguments of these expand like assignments: no splitting, a tilde behind `=`.
-            for token in tokens:
-                if _ASSIGNMENT.match(token.raw):
-                    text = self.assigned_value(token, scope)
-                    known = UNKNOWN not in text and TAME not in text
-                    words.append(Word(text, known, False, base + token.start, base + token.end))
-                else:
-                    words += expander.words(token.raw, base + token.start, base + token.end)
-        else:
-            for token in tokens:
-                words += expander.words(token.raw, base + token.start, base + token.end)
-        values = [self.assigned_value(token, scope) for token in assignments]
-        stdin = self.stdin_of(redirects, scope) if redirects else scope.stdin
-        notes = list(self.notes)
-        self.notes.clear()
-        if not words:
-            self.only_assignments(assignments, values, notes, span, scope)
-            self.redirects(redirects, scope)
-            return
-        for text in values:
-            self.note_assignment(text, notes, span)
-        saved = scope.stdin
-        scope.stdin = stdin
-        judge(
-            inquiry,
-            words,
-            scope,
-            span=span,
-            within=self.within,
-            assigned=bool(assignments),
-            notes=notes,
-        )
-        self.last_output = output.of(words, stdin, scope, inquiry.context)
-        scope.stdin = saved
-        self.redirects(redirects, scope)
-
-    def assigned_value(self, token: Token, scope: Scope) -> str:
-        """Return `name=value` with the value expanded."""
-        match = _ASSIGNMENT.match(token.raw)
-        assert match is not None
-        name, subscript, plus = match.groups()
-        raw = token.raw[match.end() :]
-        at = self.base + token.start + match.end()
-        if subscript:
-            self.expander.arithmetic(subscript)
-        if raw.startswith("("):
-            self.expander.offset = at
-            inner = Expander(scope, self.expander.home, self.expander.scratch, self.substitute, self.notes, at)
-            inner.value("=" + raw, at - 1)
-            return f"{name}={UNKNOWN}"
-        self.expander.guessed = False
-        value = self.expander.value(raw, at) if raw else ""
-        if self.expander.guessed:
-            self.guessed_names.add(name)
-        else:
-            self.guessed_names.discard(name)
-        if "~" in value and (":~" in raw or raw.startswith("~")):
-            value = value.replace(":~/", f":{self.expander.home}/")
-        if plus or subscript:
-            previous = scope.variables.get(name)
-            value = previous + value if plus and previous is not None and not subscript else UNKNOWN
-        if len(value) > MAX_VALUE:
-            value = UNKNOWN
-        return f"{name}={value}"
-
-    def note_assignment(self, text: str, notes: list[Reason], span: Span) -> None:
-        name, _, value = text.partition("=")
-        why = environment.why_it_matters(name, value, self.inquiry.context)
-        if why is not None:
-            notes.append(
-                Reason(
-                    rule=f"environment.{name}",
-                    risk=Risk.CODE_EXECUTION,
-                    text=f"It sets {name}: {why}.",
-                    span=span,
-                )
-            )
-
-    def only_assignments(
-        self, tokens: list[Token], values: list[str], notes: list[Reason], span: Span, scope: Scope
-    ) -> None:
-        if not tokens and not notes:
-            return
-        for text in values:
-            self.note_assignment(text, notes, span)
-            name, _, value = text.partition("=")
-            scope.variables[name] = value
-            if name in self.guessed_names:
-                scope.guesses.add(name)
-            else:
-                scope.guesses.discard(name)
-        finding = Finding()
-        for note in notes:
-            finding.effects.add(note.risk)
-            finding.reasons.append(note)
-        self.inquiry.add(PartKind.ASSIGNMENT, finding, span, self.within)
-
-    def test(self, token: Token, scope: Scope) -> None:
-        """`[[ … ]]` and `(( … ))`: nothing but what is substituted in them runs."""
-        expander = self.expander
-        expander.offset = self.base + token.start
-        if token.kind is Kind.ARITHMETIC or _ARITHMETIC_TEST.search(token.raw):
-            expander.arithmetic(token.raw)
-        else:
-            expander.scan(token.raw)
-        finding = Finding()
-        for note in self.notes:
-            finding.effects.add(note.risk)
-            finding.reasons.append(note)
-        self.notes.clear()
-        if "[$(" in token.raw or "[`" in token.raw:
-            finding.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
-        span = self.inquiry.span(self.base + token.start, self.base + token.end)
-        index = self.inquiry.open()
-        word = Word(token.raw[:2], False, False, token.start, token.end)
-        self.inquiry.close(index, PartKind.COMMAND, finding, words=(word,), span=span, within=self.within)
-
-    def flush_notes(self, token: Token) -> None:
-        """Words outside commands (a loop's list, a case's subject) may do things, too."""
-        if not self.notes:
-            return
-        finding = Finding()
-        for note in self.notes:
-            finding.effects.add(note.risk)
-            finding.reasons.append(note)
-        self.notes.clear()
-        span = self.inquiry.span(self.base + token.start, self.base + token.end)
-        self.inquiry.add(PartKind.ASSIGNMENT, finding, span, self.within)
-
     # -- redirections ----------------------------------------------------------------------------------
 
-    def trailing_redirects(self, node: Node, scope: Scope) -> Stdin | None:
-        """Redirections behind a compound command. Returns what its commands read."""
-        at = self.ends.get(node.end_byte)
-        found: list[Token] = []
-        if at is not None:
-            at += 1
-            while at < len(self.tokens) and self.tokens[at].kind is Kind.REDIRECT:
-                found.append(self.tokens[at])
-                at += 1
-        if not found:
-            return scope.stdin
-        stdin = self.stdin_of(found, scope)
-        self.redirects(found, scope)
-        return stdin
-
-    def stdin_of(self, redirects: list[Token], scope: Scope) -> Stdin | None:
-        """What a command with these redirections reads."""
-        stdin = scope.stdin
-        for token in redirects:
-            if token.fd not in ("", "0"):
-                continue
-            if token.op == "<<<":
-                stdin = Stdin("text", _known(self.expander.value(token.raw, self.base + token.target_start)))
-                if stdin.text is not None:
-                    stdin.text += "\n"
-            elif token.op in ("<<", "<<-"):
-                body = token.body or ""
-                text = body if token.literal else self.expander.body(body, self.base + token.end)
-                stdin = Stdin("text", _known(text))
-                token.body, token.literal = text, True  # expanded once
-            elif token.op in ("<", "<>"):
-                stdin = Stdin("file")
-        return stdin
-
-    def redirects(self, redirects: list[Token], scope: Scope) -> None:
-        """Judge each redirection as a part of its own."""
-        for token in redirects:
-            op = token.op
-            if op in ("<<", "<<-"):
-                if not token.literal and token.body:
-                    self.expander.scope = scope
-                    self.expander.body(token.body, self.base + token.end)
-                self.flush_notes(token)
-                continue
-            if op == "<<<":
-                self.flush_notes(token)
-                continue
-            raw = token.raw
-            if op in (">&", "<&") and (raw == "-" or raw.rstrip("-").isdigit()):
-                continue
-            if raw == "/dev/null":
-                continue
-            self.expander.scope = scope
-            word = self.expander.target(raw, self.base + token.target_start)
-            finding = Finding()
-            for note in self.notes:
-                finding.effects.add(note.risk)
-                finding.reasons.append(note)
-            self.notes.clear()
-            span = self.inquiry.span(self.base + token.start, self.base + token.end)
-            self.redirect(op, word, finding, span, scope)
-            index = self.inquiry.open()
-            self.inquiry.close(
-                index,
-                PartKind.REDIRECT,
-                finding,
-                words=(Word(op, True, False, 0, 0), word),
-                span=span,
-                within=self.within,
-            )
-
-    def redirect(self, op: str, word: Word, finding: Finding, span: Span, scope: Scope) -> None:
-        context = self.inquiry.context
-        if word.text.startswith("/dev/fd/"):
-            return
-        if op == "<&" or (op == ">&" and word.text == UNKNOWN):
-            return
-        if op == "<":
-            paths.judge_read(finding, word.text, scope.cwd, context, span)
-            return
-        if not word.text:
-            return
-        paths.judge_write(finding, word.text, scope.cwd, context, span)
-        if op == "<>":
-            paths.judge_read(finding, word.text, scope.cwd, context, span)
-
     # -- substitutions ---------------------------------------------------------------------------------
-
-    def substitute(self, text: str, scope: Scope, at: int, how: str) -> str:
-        """Judge a command inside a word; return its output where that is known."""
-        self.inquiry.count(1)
-        inner = scope.copy()
-        if how == "output":
-            inner.stdin = Stdin("pipe")
-        stripped = text.strip()
-        if how == "command" and stripped.startswith("<") and not stripped.startswith(("<(", "<<")):
-            pass  # $(<file): the redirection is judged like any other
-        saved_notes = list(self.notes)
-        self.notes.clear()
-        offset = self.expander.offset
-        reader = read_text(self.inquiry, text, inner, self.within, None, at)
-        self.expander.scope, self.expander.offset = scope, offset
-        self.notes[:0] = saved_notes
-        if reader is None or reader.last_output is None or reader.commands == 0:
-            return UNKNOWN
-        if reader.commands > 1 and not reader.piped_only():
-            return UNKNOWN
-        return reader.last_output.rstrip("\n")
-
-    def piped_only(self) -> bool:
-        """Whether the text is one pipeline."""
-        return not any(
-            token.kind is Kind.OPERATOR and token.raw not in ("|", "|&", "\n") for token in self.tokens
-        )
-
-
-def _known(text: str) -> str | None:
-    return None if UNKNOWN in text or TAME in text else text
 
 
 def _unglob(text: str) -> str:
@@ -726,15 +390,45 @@ def _leaves(text: str) -> bool:
 
 
 _UNREMARKABLE = re.compile(r"[A-Za-z0-9_\U0010ffff][\w.,@+\U0010ffff-]*/?")
-_ARITHMETIC_TEST = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s")
-_DECLARATIONS = frozenset("export declare typeset local readonly".split())
 _IGNORED = frozenset(
-    "; ;; ;& ;;& & && || | |& ( ) { } \n if then else elif fi do done while until for select in case esac "
-    "function ! comment word variable_name".split()
+    [
+        ";",
+        ";;",
+        ";&",
+        ";;&",
+        "&",
+        "&&",
+        "||",
+        "|",
+        "|&",
+        "(",
+        ")",
+        "{",
+        "}",
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "do",
+        "done",
+        "while",
+        "until",
+        "for",
+        "select",
+        "in",
+        "case",
+        "esac",
+        "function",
+        "!",
+        "comment",
+        "word",
+        "variable_name",
+    ]
 ) | {"\n", ""}
 _HANDLERS = {
     "program": _Reader.statements,
-    "list": _Reader.list,
+    "list": _Reader.chain,
     "pipeline": _Reader.pipeline,
     "command": _Reader.command,
     "negated_command": _Reader.negated,
@@ -749,5 +443,3 @@ _HANDLERS = {
     "case_statement": _Reader.case,
     "function_definition": _Reader.function,
 }
-
-_SHELL["read"] = read_text

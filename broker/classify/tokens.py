@@ -22,6 +22,10 @@ MAX_TOKENS = 2 * 4096
 """More words and operators than this are not read."""
 
 
+MAX_FIELDS = 256
+"""More words than this are not made of one."""
+
+
 class Unreadable(Exception):
     """The text is not shell that this reader understands. `rule` is the id of the reason."""
 
@@ -54,14 +58,14 @@ class Token:
         self.literal = False  # a here-document whose delimiter was quoted: nothing in it expands
 
 
-RESERVED_BEFORE_COMMAND = frozenset("if then else elif do while until ! {".split())
-RESERVED_AFTER_COMMAND = frozenset("fi done esac }".split())
-RESERVED_BEFORE_WORD = frozenset("for select case function".split())
+RESERVED_BEFORE_COMMAND = frozenset(["if", "then", "else", "elif", "do", "while", "until", "!", "{"])
+RESERVED_AFTER_COMMAND = frozenset(["fi", "done", "esac", "}"])
+RESERVED_BEFORE_WORD = frozenset(["for", "select", "case", "function"])
 
 _BLANKS = re.compile(r"[ \t]+")
 _COMMENT = re.compile(r"#[^\n]*")
 _OPERATOR = re.compile(r"&>>|&>|&&|\|\||\|&|;;&|;;|;&|<<<|<<-|<<|<&|>&|<>|>>|>\||[<>|&;()]")
-_REDIRECTS = frozenset("&>> &> <<< <<- << <& >& <> >> >| < >".split())
+_REDIRECTS = frozenset(["&>>", "&>", "<<<", "<<-", "<<", "<&", ">&", "<>", ">>", ">|", "<", ">"])
 _DESCRIPTOR = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})(?=[<>])")
 _PLAIN = re.compile(r"[^\s;&|<>()'\"\\$`?*+@!=\[]+")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
@@ -124,6 +128,9 @@ def skip_ansi(text: str, at: int) -> int:
 def skip_dollar(text: str, at: int, depth: int, *, quoted: bool = False) -> int:
     """Return the index behind the expansion that starts at this `$` (or behind the lone `$`)."""
     following = text[at + 1 : at + 2]
+    if following == "\\" and text.startswith("\n", at + 2):
+        # Lines are joined before; where that went wrong, what this expands is not guessed at.
+        raise Unreadable("a line is continued behind a $")
     if following == "(":
         return skip_parentheses(text, at + 2, depth + 1)
     if following == "{":
@@ -251,6 +258,14 @@ def _delimiter(text: str, at: int) -> tuple[int, tuple[str, bool] | None]:
     if end == at:
         return at, None
     return end, (_unquote(text[at:end]), tabs)
+
+
+def here_document(text: str, at: int) -> tuple[int, tuple[str, bool, bool]] | None:
+    """Read what follows a `<<`: the index behind the delimiter, and (delimiter, strips tabs, is quoted)."""
+    end, found = _delimiter(text, at)
+    if found is None:
+        return None
+    return end, (*found, any(quote in text[at:end] for quote in "'\"\\"))
 
 
 def _unquote(raw: str) -> str:
@@ -491,7 +506,12 @@ class _Cutter:
             token.literal = any(quote in token.raw for quote in "'\"\\")
             token.raw = _unquote(token.raw)
             self.bodies.append(token)
-        if self.command_next and self.loose_redirect is None and not self.in_run() and not self.after_compound():
+        if (
+            self.command_next
+            and self.loose_redirect is None
+            and not self.in_run()
+            and not self.after_compound()
+        ):
             self.put(start, end, "")
             self.loose_redirect = len(self.shape) - 1
         else:
@@ -578,7 +598,9 @@ class _Cutter:
     def prefix(self, at: int, end: int, raw: str) -> int:
         """`time` and `coproc` stand in front of any command: blank in the shape."""
         text = self.text
-        rest = re.compile(r"(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t])" if raw == "time" else r"[ \t]+\w+(?=[ \t]+[({])")
+        rest = re.compile(
+            r"(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t])" if raw == "time" else r"[ \t]+\w+(?=[ \t]+[({])"
+        )
         match = rest.match(text, end)
         if match and not text[end : match.end()].strip() in RESERVED_BEFORE_COMMAND | RESERVED_BEFORE_WORD:
             end = match.end()

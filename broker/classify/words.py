@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from broker.classify.braces import expand_braces
 from broker.classify.risk import Reason, Risk
 from broker.classify.scope import TAME, UNKNOWN, Scope
 from broker.classify.tokens import (
+    MAX_FIELDS,
     Unreadable,
     skip_ansi,
     skip_backquotes,
@@ -23,7 +25,6 @@ from broker.classify.tokens import (
     skip_single_quotes,
 )
 
-MAX_FIELDS = 256
 MAX_FIELD = 64 * 1024
 MAX_VALUE = 4096
 """A variable's value is followed up to this length; a longer one counts as unknown."""
@@ -166,7 +167,10 @@ class Expander:
             elif char in "<>" and raw.startswith("(", at + 1):
                 close = skip_parentheses(raw, at + 2, 0)
                 self.substitute(
-                    raw[at + 2 : close - 1], self.scope, self.offset + at + 2, "input" if char == "<" else "output"
+                    raw[at + 2 : close - 1],
+                    self.scope,
+                    self.offset + at + 2,
+                    "input" if char == "<" else "output",
                 )
                 current.append("/dev/fd/" + TAME)
                 at = close
@@ -371,9 +375,11 @@ class Expander:
             return UNKNOWN
         colon = rest.startswith(":")
         op = rest[1:2] if colon else rest[:1]
-        if op and op in "-=?+" and (colon or op != "?" or True):
+        if op and op in "-=?+" and (True):
             guessed = self.guessed
-            default = self.value(rest[2:] if colon else rest[1:], self.offset) if len(rest) > 1 + colon else ""
+            default = (
+                self.value(rest[2:] if colon else rest[1:], self.offset) if len(rest) > 1 + colon else ""
+            )
             self.guessed |= guessed
             unknown = value == UNKNOWN
             if op == "+":
@@ -402,7 +408,11 @@ class Expander:
         if rest[0] in "%#":
             double = rest[:2] in ("%%", "##")
             guessed = self.guessed
-            pattern = self.value(rest[2 if double else 1 :], self.offset) if len(rest) > (2 if double else 1) else ""
+            pattern = (
+                self.value(rest[2 if double else 1 :], self.offset)
+                if len(rest) > (2 if double else 1)
+                else ""
+            )
             self.guessed |= guessed
             return _trim(value, pattern, end=rest[0] == "%", longest=double)
         self.scan(rest)
@@ -432,14 +442,39 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,\-^]+")
 _RUN = re.compile(r"[^\\'\"$`<>(*?\[]+")
 _QUOTED_RUN = re.compile(r"[^\\$`]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])(\[[^\]]*(?:\[[^\]]*\][^\]]*)*\])?(.*)", re.S)
+_PARAMETER = re.compile(
+    r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])(\[[^\]]*(?:\[[^\]]*\][^\]]*)*\])?(.*)", re.DOTALL
+)
 _SUBSTRING = re.compile(r":\s*(-?\d+|\s-\d+)\s*(?::\s*(-?\d+)\s*)?")
 _TILDE = re.compile(r"~([A-Za-z_][\w.-]*|[+-])?")
 _BACKQUOTE_ESCAPE = re.compile(r"\\([\\`$])")
 _RUNS_CODE_IN_PATTERN = re.compile(r"(?:^|[^a-z])[e+][:'\"\[{<a-z]")
 _TAME_NAMES = frozenset(
-    "RANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME UID EUID PPID BASHPID COLUMNS LINES USER LOGNAME "
-    "HOSTNAME SRANDOM BASH_VERSION OSTYPE HOSTTYPE MACHTYPE SHLVL PIPESTATUS LANG TERM".split()
+    [
+        "RANDOM",
+        "SECONDS",
+        "LINENO",
+        "EPOCHSECONDS",
+        "EPOCHREALTIME",
+        "UID",
+        "EUID",
+        "PPID",
+        "BASHPID",
+        "COLUMNS",
+        "LINES",
+        "USER",
+        "LOGNAME",
+        "HOSTNAME",
+        "SRANDOM",
+        "BASH_VERSION",
+        "OSTYPE",
+        "HOSTTYPE",
+        "MACHTYPE",
+        "SHLVL",
+        "PIPESTATUS",
+        "LANG",
+        "TERM",
+    ]
 )
 
 _SECRET_NAME = re.compile(
@@ -447,7 +482,9 @@ _SECRET_NAME = re.compile(
     r"SECRET_ACCESS_KEY|ACCESS_KEY_ID|ENCRYPTION_KEY|SIGNING_KEY|AUTH_KEY|CREDENTIALS?|SESSION_KEY|PAT)$|"
     r"(?:^|_)(?:password|passwd|secret|api_key|private_key|access_token|auth_token)$"
 )
-_SECRET_NAMES = frozenset("DATABASE_URL PGPASSWORD MYSQL_PWD REDIS_URL MONGODB_URI SENTRY_DSN NPM_AUTH".split())
+_SECRET_NAMES = frozenset(
+    ["DATABASE_URL", "PGPASSWORD", "MYSQL_PWD", "REDIS_URL", "MONGODB_URI", "SENTRY_DSN", "NPM_AUTH"]
+)
 
 
 def is_secret_name(name: str) -> bool:
@@ -492,7 +529,7 @@ def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
     if "[" in pattern:
         return UNKNOWN
     translated = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    compiled = re.compile(translated, re.S)
+    compiled = re.compile(translated, re.DOTALL)
     cuts = range(len(value) + 1)
     if end:
         order = cuts if longest else reversed(cuts)
@@ -501,9 +538,19 @@ def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
     return next((value[cut:] for cut in order if compiled.fullmatch(value[:cut])), value)
 
 
-_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
+_ANSI = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "v": "\v",
+}
 _ANSI_ESCAPE = re.compile(
-    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|c(.)|(.))", re.S
+    r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|c(.)|(.))", re.DOTALL
 )
 
 
@@ -529,111 +576,3 @@ def decode_ansi(text: str) -> str:
 
 def _char(byte: int) -> str:
     return chr(byte) if byte < 0x80 else bytes((byte,)).decode("utf-8", "surrogateescape")
-
-
-# -- braces --------------------------------------------------------------------------------------------
-
-_RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
-
-
-def expand_braces(raw: str, budget: int = MAX_FIELDS) -> list[str]:
-    """Brace expansion, on the raw text, before everything else (as bash does it)."""
-    at, length = 0, len(raw)
-    while at < length:
-        at = _next_brace(raw, at)
-        if at >= length:
-            return [raw]
-        parts, close = _alternatives(raw, at)
-        if parts is None:
-            at += 1
-            continue
-        before, after = raw[:at], raw[close:]
-        out: list[str] = []
-        tails = expand_braces(after, budget) if "{" in after else [after]
-        for part in parts:
-            for inner in expand_braces(part, budget) if "{" in part else [part]:
-                out += [before + inner + tail for tail in tails]
-                if len(out) > budget:
-                    raise Unreadable("its braces expand to too many words", "text.too_large")
-        return out
-    return [raw]
-
-
-def _next_brace(raw: str, at: int) -> int:
-    length = len(raw)
-    while at < length:
-        char = raw[at]
-        if char == "{":
-            return at
-        at = _skip_quoted(raw, at)
-    return length
-
-
-def _skip_quoted(raw: str, at: int) -> int:
-    char = raw[at]
-    if char == "\\":
-        return at + 2
-    if char == "'":
-        return skip_single_quotes(raw, at + 1)
-    if char == '"':
-        return skip_double_quotes(raw, at + 1)
-    if char == "`":
-        return skip_backquotes(raw, at + 1)
-    if char == "$":
-        following = raw[at + 1 : at + 2]
-        if following == "{":
-            return skip_braces(raw, at + 2, 0)
-        if following == "(":
-            return skip_parentheses(raw, at + 2, 0)
-        if following == "'":
-            return skip_ansi(raw, at + 2)
-    return at + 1
-
-
-def _alternatives(raw: str, at: int) -> tuple[list[str] | None, int]:
-    """The alternatives of the brace that opens at `at`, and the index behind it; None if it is literal."""
-    parts: list[str] = []
-    start = cursor = at + 1
-    level = 0
-    length = len(raw)
-    while cursor < length:
-        char = raw[cursor]
-        if char == "{":
-            level += 1
-            cursor += 1
-        elif char == "}":
-            if level == 0:
-                inner = raw[at + 1 : cursor]
-                if parts:
-                    return [*parts, raw[start:cursor]], cursor + 1
-                return _range(inner), cursor + 1
-            level -= 1
-            cursor += 1
-        elif char == "," and level == 0:
-            parts.append(raw[start:cursor])
-            cursor += 1
-            start = cursor
-        else:
-            cursor = _skip_quoted(raw, cursor)
-    return None, at + 1
-
-
-def _range(inner: str) -> list[str] | None:
-    match = _RANGE.fullmatch(inner)
-    if not match:
-        return None
-    first, last, step = match.groups()
-    stride = abs(int(step)) if step else 1
-    stride = stride or 1
-    if first.lstrip("-").isdigit() and last.lstrip("-").isdigit():
-        low, high = int(first), int(last)
-        width = max(len(first), len(last)) if first.lstrip("-")[0] == "0" or last.lstrip("-")[0] == "0" else 0
-        if abs(high - low) // stride > MAX_FIELDS:
-            return [TAME]
-        numbers = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
-        return [str(number).zfill(width) for number in numbers]
-    if len(first) == 1 and len(last) == 1 and first.isalpha() and last.isalpha():
-        low, high = ord(first), ord(last)
-        letters = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
-        return [chr(letter) for letter in letters]
-    return None

@@ -38,7 +38,9 @@ def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cwd", help="the working directory (default: this one)")
     parser.add_argument("--workspace", help="the workspace (default: the working directory)")
     parser.add_argument("--home", help="the home folder (default: $HOME)")
-    parser.add_argument("--dialect", choices=["bash", "sh", "zsh"], default="bash", help="the shell that would read it")
+    parser.add_argument(
+        "--dialect", choices=["bash", "sh", "zsh"], default="bash", help="the shell that would read it"
+    )
 
 
 def context_of(args: argparse.Namespace) -> Context:
@@ -111,7 +113,9 @@ def answer_of(answer: Assessment) -> dict[str, Any]:
             for reason in answer.reasons
         ],
         "commands": [
-            [_clean(word) for word in part.argv] for part in answer.parts if part.kind == "command" and part.argv
+            [_clean(word) for word in part.argv]
+            for part in answer.parts
+            if part.kind == "command" and part.argv
         ],
         "classifier": answer.classifier,
         "tables": answer.tables,
@@ -188,10 +192,16 @@ def _file_write(op: str, home: str) -> Operation:
     link, arrow, target = op.partition(" -> ")
     if arrow:
         path = link.split(" (", 1)[0]
-        return FileChange(action=FileAction.SYMLINK, path=_home(path, home), other=_home(target.split(" ", 1)[0].rstrip(","), home))
+        return FileChange(
+            action=FileAction.SYMLINK,
+            path=_home(path, home),
+            other=_home(target.split(" ", 1)[0].rstrip(","), home),
+        )
     path, colon, content = op.partition(": ")
     path = path.split(" (", 1)[0].split(" with ", 1)[0]
-    return FileChange(action=FileAction.WRITE, path=_home(path, home), new=content.encode() if colon else None)
+    return FileChange(
+        action=FileAction.WRITE, path=_home(path, home), new=content.encode() if colon else None
+    )
 
 
 def _connection(op: str) -> Operation:

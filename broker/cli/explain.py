@@ -67,7 +67,10 @@ def explained(text: str, answer: Assessment) -> dict[str, Any]:
 def drawn(text: str, answer: Assessment) -> list[str]:
     """The tree as lines for people."""
     effects = ", ".join(risk.label for risk in sorted(answer.effects, reverse=True))
-    lines = [_printable(text) if "\n" not in text else _printable(text.split("\n", 1)[0]) + " …", f"= {effects}"]
+    lines = [
+        _printable(text) if "\n" not in text else _printable(text.split("\n", 1)[0]) + " …",
+        f"= {effects}",
+    ]
     children: dict[int | None, list[int]] = {}
     for index, part in enumerate(answer.parts):
         children.setdefault(part.within, []).append(index)

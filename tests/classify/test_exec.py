@@ -60,7 +60,9 @@ def test_a_program_in_memory_is_code_and_unknown(context: Context) -> None:
     assert effects(answer) == {"code_execution", "unknown"}
 
 
-@pytest.mark.parametrize("flags", [["-c"], ["-lc"], ["-cl"], ["-l", "-c"], ["-e", "-o", "pipefail", "-c"], ["+x", "-ec"]])
+@pytest.mark.parametrize(
+    "flags", [["-c"], ["-lc"], ["-cl"], ["-l", "-c"], ["-e", "-o", "pipefail", "-c"], ["+x", "-ec"]]
+)
 def test_a_shells_text_is_read_whatever_the_flags(context: Context, flags: list[str]) -> None:
     answer = judged(context, "bash", *flags, "touch made", path="/bin/bash", program="/usr/bin/bash")
     assert effects(answer) == {"local_write"}
@@ -83,9 +85,17 @@ def test_an_unrecognised_program_has_exactly_that_rule(context: Context) -> None
     [
         ("/usr/lib/gcc/x86_64-linux-gnu/12/cc1", ["cc1", "-quiet", "a.c", "-o", "/tmp/a.s"], {"local_write"}),
         ("/usr/lib/gcc/x86_64-linux-gnu/12/collect2", ["collect2", "-o", "a.out", "a.o"], {"local_write"}),
-        ("/usr/lib/go-1.19/pkg/tool/linux_amd64/compile", ["compile", "-o", "/tmp/x.a", "a.go"], {"local_write"}),
+        (
+            "/usr/lib/go-1.19/pkg/tool/linux_amd64/compile",
+            ["compile", "-o", "/tmp/x.a", "a.go"],
+            {"local_write"},
+        ),
         ("/usr/lib/go-1.19/pkg/tool/linux_amd64/link", ["link", "-o", "/tmp/x", "a.o"], {"local_write"}),
-        ("/usr/lib/git-core/git-remote-https", ["git-remote-https", "origin", "https://h/x"], {"network_egress"}),
+        (
+            "/usr/lib/git-core/git-remote-https",
+            ["git-remote-https", "origin", "https://h/x"],
+            {"network_egress"},
+        ),
         ("/usr/lib/git-core/git-add", ["git-add", "a"], {"local_write"}),
         ("/usr/lib/git-core/git", ["git", "maintenance", "run", "--auto"], {"local_write"}),
         ("/usr/bin/as", ["as", "-o", "/tmp/a.o", "/tmp/a.s"], {"local_write"}),

@@ -37,7 +37,9 @@ def read(path: str, context: Context) -> set[str]:
 def test_each_target_of_a_workspace_is_persistence_at_any_depth(entry: Entry, context: Context) -> None:
     for prefix in ("/work/project/", "/work/project/vendor/sub/"):
         assert "persistence" in write(prefix + example(entry), context)
-        assert "persistence" in write((prefix + example(entry)).upper().replace("/WORK/PROJECT", "/work/project"), context)
+        assert "persistence" in write(
+            (prefix + example(entry)).upper().replace("/WORK/PROJECT", "/work/project"), context
+        )
     assert write("/tmp/checkout/" + example(entry), context) == {"local_write"}
 
 
@@ -68,13 +70,17 @@ def test_each_secret_by_name_is_one_wherever_it_lies(entry: Entry, context: Cont
     assert is_secret("/anywhere/" + example(entry))
 
 
-@pytest.mark.parametrize("name", [".env.example", "id_rsa.pub", "secrets.go", "environment.ts", "keyboard.txt"])
+@pytest.mark.parametrize(
+    "name", [".env.example", "id_rsa.pub", "secrets.go", "environment.ts", "keyboard.txt"]
+)
 def test_names_that_only_look_like_secrets_are_none(name: str, context: Context) -> None:
     assert read("/work/project/" + name, context) == set()
     assert not is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["Makefile", "conftest.py", "package.json", "pyproject.toml", "build.rs", "setup.py"])
+@pytest.mark.parametrize(
+    "name", ["Makefile", "conftest.py", "package.json", "pyproject.toml", "build.rs", "setup.py"]
+)
 def test_what_is_edited_all_day_in_honest_work_is_a_local_write(name: str, context: Context) -> None:
     assert write("/work/project/" + name, context) == {"local_write"}
 
@@ -96,7 +102,9 @@ def test_a_rename_over_a_protected_file_is_judged_by_where_it_ends(context: Cont
 
 
 def test_a_folder_renamed_onto_a_protected_parent_counts(context: Context) -> None:
-    assert "persistence" in write("/work/project/x", context, FileAction.RENAME, other="/work/project/.github")
+    assert "persistence" in write(
+        "/work/project/x", context, FileAction.RENAME, other="/work/project/.github"
+    )
 
 
 def test_a_link_to_a_secret_counts(context: Context) -> None:
@@ -140,7 +148,14 @@ def test_protected_paths_are_relative_to_the_workspace() -> None:
 
 
 def test_the_catalogue_is_large_enough_to_be_of_use() -> None:
-    assert sum(len(entries(k, w)) for k in ("persistence", "secret") for w in ("workspace", "home", "absolute", "name")) > 400
+    assert (
+        sum(
+            len(entries(k, w))
+            for k in ("persistence", "secret")
+            for w in ("workspace", "home", "absolute", "name")
+        )
+        > 400
+    )
 
 
 @pytest.mark.parametrize(

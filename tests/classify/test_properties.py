@@ -29,7 +29,9 @@ COMMANDS = [
 ONE_LINE = [
     text
     for text in COMMANDS
-    if "\n" not in text and "#" not in text and not text.endswith(("\\", "&", ";"))
+    if "\n" not in text
+    and "#" not in text
+    and not text.endswith(("\\", "&", ";"))
     and Risk.UNKNOWN not in classify(ShellText(text=text), CONTEXT).effects
 ]
 RELAXED = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
@@ -81,7 +83,9 @@ def test_no_path_makes_it_raise(action: FileAction, path: str, other: str) -> No
     classify(FileRead(path=path), CONTEXT)
 
 
-@given(st.sampled_from(ONE_LINE), st.sampled_from(ONE_LINE), st.sampled_from(["; ", " && ", "\n", " & ", " | "]))
+@given(
+    st.sampled_from(ONE_LINE), st.sampled_from(ONE_LINE), st.sampled_from(["; ", " && ", "\n", " & ", " | "])
+)
 @settings(RELAXED, max_examples=400)
 def test_a_further_command_removes_no_effect(first: str, second: str, between: str) -> None:
     # What the second one does can depend on the first (a variable, a folder, a function); what the first one
@@ -97,10 +101,17 @@ def test_a_redirection_removes_no_effect(command: str, redirection: str) -> None
     assert effects("{ " + command + "; }") - {Risk.SAFE} <= effects("{ " + command + "; } " + redirection)
 
 
-PLAIN = [text for text in ONE_LINE if text.replace(" ", "").replace("-", "").replace("/", "").replace(".", "").isalnum()]
+PLAIN = [
+    text
+    for text in ONE_LINE
+    if text.replace(" ", "").replace("-", "").replace("/", "").replace(".", "").isalnum()
+]
 
 
-@given(st.sampled_from(PLAIN), st.sampled_from(["timeout 5 ", "nice ", "env ", "nohup ", "command ", "stdbuf -oL "]))
+@given(
+    st.sampled_from(PLAIN),
+    st.sampled_from(["timeout 5 ", "nice ", "env ", "nohup ", "command ", "stdbuf -oL "]),
+)
 @RELAXED
 def test_a_wrapper_removes_no_effect(command: str, wrapper: str) -> None:
     shell_only = command.split()[0] in _BUILTINS
@@ -109,7 +120,9 @@ def test_a_wrapper_removes_no_effect(command: str, wrapper: str) -> None:
     assert effects(command) - {Risk.SAFE} <= effects(wrapper + command)
 
 
-_BUILTINS = frozenset("set cd export source . eval exec trap builtin alias time coproc typeset command hash".split())
+_BUILTINS = frozenset(
+    "set cd export source . eval exec trap builtin alias time coproc typeset command hash".split()
+)
 
 
 @given(st.sampled_from(PLAIN), st.randoms(use_true_random=False))

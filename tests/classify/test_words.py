@@ -26,7 +26,7 @@ SPELLINGS = [
     "echo $HOME \"$HOME\" '$HOME' ${HOME}/x",
     "A='1 2'; echo $A \"$A\"",
     "A=x; echo ${A}y ${A:-z} ${A:+s}",
-    'A=a.tar.gz; echo ${A%.*} ${A%%.*} ${A#*.} ${A##*.}',
+    "A=a.tar.gz; echo ${A%.*} ${A%%.*} ${A#*.} ${A##*.}",
     "echo a#b 'c' # comment",
     "echo '' \"\" x",
     "echo a\\\nb",
@@ -54,9 +54,13 @@ def test_static_words_are_what_bash_passes(text: str, context: Context) -> None:
     outer = commands[-1]
     assert outer.static, outer
     program = outer.argv[0]
-    script = f"{program}() {{ printf '%s\\0' {program} \"$@\"; }}\n{text}" if program != "echo" else (
-        f"echo() {{ if [ $# = 1 ] && [ \"$1\" = inner -o \"$1\" = other ]; then builtin echo \"$1\"; "
-        f"else printf '%s\\0' echo \"$@\" >&3; fi; }}\n{text}"
+    script = (
+        f"{program}() {{ printf '%s\\0' {program} \"$@\"; }}\n{text}"
+        if program != "echo"
+        else (
+            f'echo() {{ if [ $# = 1 ] && [ "$1" = inner -o "$1" = other ]; then builtin echo "$1"; '
+            f"else printf '%s\\0' echo \"$@\" >&3; fi; }}\n{text}"
+        )
     )
     done = subprocess.run(
         [bash, "-c", f"exec 3>&1\n{script}"],
@@ -71,9 +75,20 @@ def test_static_words_are_what_bash_passes(text: str, context: Context) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["go test $X", "go test *", "go $(cat x)", "A=1 go test", "go test <(ls)", "go test ${A:-x}", "go test $((1+1))",
-     "true && A=x; go test $A", "for A in x; do go test $A; done", "A=x; f() { go test $A; }; A=y; f",
-     "A=${B:-x}; go test $A", "cd x; go test $PWD"],
+    [
+        "go test $X",
+        "go test *",
+        "go $(cat x)",
+        "A=1 go test",
+        "go test <(ls)",
+        "go test ${A:-x}",
+        "go test $((1+1))",
+        "true && A=x; go test $A",
+        "for A in x; do go test $A; done",
+        "A=x; f() { go test $A; }; A=y; f",
+        "A=${B:-x}; go test $A",
+        "cd x; go test $PWD",
+    ],
 )
 def test_a_command_whose_words_are_not_all_known_is_not_static(text: str, context: Context) -> None:
     answer = classify(ShellText(text=text), context)
@@ -90,4 +105,7 @@ def test_a_wrapped_command_says_what_it_lies_within(context: Context) -> None:
 def test_spans_point_into_the_text_even_behind_continued_lines(context: Context) -> None:
     text = "ls \\\n -l; rm -r o\\\nut # é"
     parts = classify(ShellText(text=text), context).parts
-    assert [text[part.span[0] : part.span[1]] for part in parts if part.span] == ["ls \\\n -l", "rm -r o\\\nut"]
+    assert [text[part.span[0] : part.span[1]] for part in parts if part.span] == [
+        "ls \\\n -l",
+        "rm -r o\\\nut",
+    ]

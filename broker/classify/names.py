@@ -1,0 +1,46 @@
+"""Step 2: which entry a program's file name or place means."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from broker.classify import paths
+from broker.classify.tables import load
+
+_VERSIONED = re.compile(r"(.+?)[-.]?\d+(?:\.\d+)*(?:-(?:config|dbg))?")
+_TRIPLET = re.compile(
+    r"(?:x86_64|i[3-6]86|aarch64|arm|armv7l|riscv64|powerpc64le|s390x)(?:-[a-z0-9_]+)*-(?:linux|elf|eabi)(?:-[a-z0-9]+)?-"
+)
+
+
+@cache
+def known_name(name: str) -> str:
+    """Reduce a program's file name to the name that its entry has: python3.11 → python3, x-y-linux-gnu-gcc-12 → gcc."""
+    programs = load()["programs"]
+    if name in programs:
+        return name
+    short = _TRIPLET.sub("", name, count=1)
+    if short in programs:
+        return short
+    for suffix in (".exe", ".real", ".distrib"):
+        if short.endswith(suffix):
+            short = short.removesuffix(suffix)
+    while short not in programs:
+        match = _VERSIONED.fullmatch(short)
+        if match is None or not match.group(1):
+            return name
+        short = match.group(1)
+    return short
+
+
+def internal_name(path: str) -> str | None:
+    """Programs that tool chains start for themselves, by where they are: what they count as."""
+    name = path.rsplit("/", 1)[-1]
+    table: dict[str, str] = load()["programs"].get("_internal", {}).get("folders", {})
+    for folder, counts_as in table.items():
+        if paths.star_match(path, folder):
+            if counts_as == "*git":
+                return name if name.startswith("git-") else None
+            return counts_as
+    return None

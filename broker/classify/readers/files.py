@@ -1,0 +1,197 @@
+"""Readers for programs that copy, pack and change files."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify import paths
+from broker.classify.call import Call, like, reader
+from broker.classify.grammar import parse
+from broker.classify.risk import Risk
+from broker.classify.roles import apply_operands, judge_options
+from broker.classify.scope import shown
+from broker.classify.words import Word
+
+
+@reader("dd")
+def _dd(call: Call) -> None:
+    words = call.words[1:]
+    for at, word in enumerate(words):
+        key, _, value = word.text.partition("=")
+        target = like(word, value)
+        if not value and at + 1 < len(words) and "=" not in words[at + 1].text:
+            target = words[at + 1]  # `of= /dev/sda`: a slip that means it
+        if target.text.startswith("~"):
+            target = like(word, call.inquiry.context.home + target.text[1:])
+        if key == "of":
+            call.write(target)
+        elif key == "if":
+            call.read(target)
+
+
+@reader("tar")
+def _tar(call: Call) -> None:
+    words = list(call.words[1:])
+    if (
+        words
+        and words[0].known
+        and not words[0].text.startswith("-")
+        and re.fullmatch(r"[a-zA-Z]+", words[0].text)
+    ):
+        words = _old_style(call, words)
+    parsed = parse(call, words)
+    judge_options(call, parsed)
+    marks = call.marks
+    for option, value in parsed.options:
+        if "checkpoint" in option.marks and value is not None and value.text.startswith("exec"):
+            call.add(
+                Risk.CODE_EXECUTION, "option.tar--checkpoint-action", "tar runs a program at each checkpoint."
+            )
+            if value.known:
+                call.shell_text(value.text.partition("=")[2])
+    folder = next((value for option, value in parsed.options if "chdir" in option.marks and value), None)
+    archive = next((value for option, value in parsed.options if "archive" in option.marks and value), None)
+    if archive is not None and re.match(r"[\w.-]+@?[\w.-]*:", archive.text) and "force_local" not in marks:
+        call.add(Risk.NETWORK_EGRESS, "network.host", f"tar reaches {shown(archive.text)}.")
+    if "create" in marks:
+        if archive is not None and archive.text != "-":
+            call.write(archive)
+        for word in parsed.operands:
+            call.read(word, whole=True)
+    elif "extract" in marks:
+        if archive is not None:
+            call.read(archive)
+        if "to_stdout" not in marks:
+            call.write(folder or Word("./.", True, False, 0, 0))
+            for word in parsed.operands:  # named members land under their names
+                if "*" not in word.text:
+                    call.write(like(word, f"{folder.text.rstrip('/')}/{word.text}" if folder else word.text))
+            if "absolute" in marks:
+                call.add(Risk.SYSTEM_WRITE, "option.tar-P", "tar -P writes wherever the archive says.")
+    elif archive is not None:
+        call.read(archive)
+
+
+def _old_style(call: Call, words: list[Word]) -> list[Word]:
+    """`tar xzf FILE`: letters without a dash, their values in order behind them."""
+    letters, rest = words[0].text, words[1:]
+    out: list[Word] = []
+    for letter in letters:
+        option = call.entry.options.get("-" + letter)
+        out.append(like(words[0], "-" + letter))
+        if option is not None and option.takes == "=" and rest:
+            out.append(rest[0])
+            rest = rest[1:]
+    return out + rest
+
+
+@reader("unzip")
+def _unzip(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    if parsed.operands:
+        call.read(parsed.operands[0])
+    if not call.marks & {"lists"} and not any(option.role == "write" for option, _ in parsed.options):
+        call.write(Word("./.", True, False, 0, 0))
+
+
+@reader("compressor")
+def _compressor(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    for word in parsed.operands:
+        call.read(word)
+        if "to_stdout" not in call.marks:
+            call.write(word)
+
+
+@reader("chmod")
+def _chmod(call: Call) -> None:
+    parsed = parse(call, _modes_are_no_options(call.words[1:]))
+    judge_options(call, parsed)
+    operands = list(parsed.operands)
+    whole = "whole" in call.marks
+    reference = "reference" in call.marks
+    if operands and not reference:
+        mode = operands.pop(0)
+        if _sets_id(mode.text):
+            call.add(
+                Risk.SYSTEM_WRITE, "option.chmod-setuid", "It makes programs run with another user's rights."
+            )
+    for word in operands:
+        path = paths.resolve(word.text, call.scope.cwd, call.inquiry.context)
+        if (
+            whole
+            and path is not None
+            and (
+                paths.under(call.inquiry.context.home, path)
+                or path in ("/etc", "/usr", "/var", "/bin", "/lib", "/home", "/root", "/boot", "/dev", "/opt")
+            )
+        ):
+            call.add(Risk.DESTRUCTIVE, "path.mode_root", f"It changes rights on all of {shown(path)}.")
+        else:
+            call.write(word)
+
+
+def _modes_are_no_options(words: list[Word]) -> list[Word]:
+    """`chmod -x FILE`: a mode that starts with a dash."""
+    return [
+        Word("0" + word.text, word.static, word.glob, word.start, word.end)
+        if re.fullmatch(r"-[rwxXst]+", word.text) and word.text != "-R"
+        else word
+        for word in words
+    ]
+
+
+def _sets_id(mode: str) -> bool:
+    if re.fullmatch(r"[0-7]{4,5}", mode):
+        return bool(int(mode[-4]) & 6)
+    return any(
+        "s" in clause and not clause.startswith("0-") and ("+" in clause or "=" in clause)
+        for clause in mode.split(",")
+    )
+
+
+@reader("chown")
+def _chown(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    operands = parsed.operands if "reference" in call.marks else parsed.operands[1:]
+    whole = "whole" in call.marks
+    for word in operands:
+        path = paths.resolve(word.text, call.scope.cwd, call.inquiry.context)
+        if (
+            whole
+            and path is not None
+            and (paths.under(call.inquiry.context.home, path) or path.count("/") < 2)
+        ):
+            call.add(Risk.DESTRUCTIVE, "path.mode_root", f"It changes the owner of all of {shown(path)}.")
+        else:
+            call.write(word)
+
+
+@reader("rsync")
+def _rsync(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    operands = parsed.operands
+    remote = False
+    for word in operands:
+        if re.match(r"(?:rsync://|[^/:\s]+::?)", word.text) and not word.text.startswith(("./", "/")):
+            call.add(Risk.NETWORK_EGRESS, "network.host", f"rsync reaches {shown(word.text)}.")
+            remote = True
+    if len(operands) < 2 or "dry" in call.marks:
+        for word in operands:
+            call.read(word, whole=True)
+        return
+    for word in operands[:-1]:
+        call.read(word, whole=True)
+        if "removes_sources" in call.marks:
+            call.delete(word, whole=True)
+    target = operands[-1]
+    if ":" not in target.text.split("/", 1)[0]:
+        if "delete" in call.marks:
+            call.delete(target, whole=True)
+        call.write(target)
+        if not remote:
+            apply_operands(call, (), "read", ("dest",), operands)

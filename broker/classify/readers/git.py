@@ -1,0 +1,184 @@
+"""Readers for git: settings, transports, configuration, and what throws work away."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify import paths
+from broker.classify.call import Call, like, reader
+from broker.classify.commands import by_grammar, judge_parsed
+from broker.classify.grammar import Parsed, parse
+from broker.classify.risk import Risk
+from broker.classify.roles import judge_options
+from broker.classify.scope import UNKNOWN, shown
+
+_HARMLESS_KEYS = re.compile(
+    r"(?:user\.(?:name|email|signingkey)|author\.\w+|committer\.\w+|color\..*|advice\..*|column\..*|"
+    r"core\.(?:quotepath|autocrlf|eol|filemode|ignorecase|precomposeunicode|abbrev|safecrlf|longpaths|symlinks|"
+    r"untrackedcache|preloadindex|commentchar|compression|bigfilethreshold|whitespace|bare|logallrefupdates|"
+    r"repositoryformatversion|checkstat|trustctime|fscache|splitindex|sparsecheckout\w*|usebuiltinfsmonitor)|"
+    r"diff\.(?:renames|renamelimit|algorithm|context|noprefix|mnemonicprefix|colormoved\w*|ignoresubmodules|"
+    r"suppressblankempty|wserrorhighlight|statgraphwidth|relative|orderfile|submodule)|"
+    r"log\.(?:date|decorate|showsignature|follow|abbrevcommit)|status\..*|branch\..*\.(?:rebase|merge|remote|"
+    r"description)|branch\.(?:sort|autosetup\w+)|"
+    r"commit\.(?:gpgsign|verbose|status|cleanup)|tag\.(?:gpgsign|sort)|pull\.(?:rebase|ff)|push\.(?:default|"
+    r"autosetupremote|followtags)|fetch\.(?:prune|parallel|writecommitgraph)|merge\.(?:conflictstyle|ff|stat|"
+    r"renamelimit|renames)|rebase\.(?:autosquash|autostash|stat|updaterefs)|rerere\.\w+|init\.defaultbranch|"
+    r"safe\.barerepository|gc\.auto\w*|maintenance\.auto|pack\.\w+|index\.\w+|feature\.\w+|http\.(?:postbuffer|"
+    r"proxy|version|lowspeed\w+|followredirects|extraheader|sslverify|useragent)|protocol\.version|"
+    r"submodule\.(?:recurse|fetchjobs)|blame\..*|format\.(?:pretty|signoff|notes)|grep\.(?:linenumber|patterntype|"
+    r"fullname|column)|help\.autocorrect|i18n\..*|notes\.\w+|stash\.\w+|versionsort\..*|worktree\.\w+|"
+    r"extensions\.\w+|checkout\.\w+|clone\.\w+|apply\.\w+|am\.threeway|add\.\w+|transfer\.fsckobjects|"
+    r"receive\.\w+|uploadpack\.allow\w+|remote\.\w+\.(?:prune|tagopt|fetch)|lfs\.\w+)",
+    re.IGNORECASE,
+)
+_DISARMING = frozenset(("", "false", "0", "cat", "/dev/null", "true", ":", "no", "off", "never"))
+
+
+def _git_setting_runs(key: str, value: str) -> bool:
+    """Whether a configuration key may name a program, or loosen what protects from one."""
+    if _HARMLESS_KEYS.fullmatch(key):
+        return False
+    lowered = key.lower()
+    if value.lower() in _DISARMING and lowered not in ("core.hookspath", "core.worktree"):
+        return lowered.startswith(("protocol.", "safe.")) and value.lower() not in ("", "false", "never")
+    return not (lowered == "core.hookspath" and value in ("/dev/null", ""))
+
+
+@reader("git")
+def _git(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    for option, value in parsed.options:
+        if value is None:
+            continue
+        if "chdir" in option.marks:
+            call.scope = call.scope.copy()
+            call.scope.cwd = paths.resolve(value.text, call.scope.cwd, call.inquiry.context)
+        elif "setting" in option.marks:
+            key, _, setting = value.text.partition("=")
+            if not value.known and UNKNOWN in key:
+                call.add(Risk.CODE_EXECUTION, "git.setting", "git -c sets something that cannot be known.")
+            elif key.lower().startswith("alias."):
+                call.add(
+                    Risk.CODE_EXECUTION, "git.alias", f"The alias {key} makes a name mean another command."
+                )
+                if setting.startswith("!"):
+                    call.shell_text(setting[1:])
+            elif _git_setting_runs(key, setting):
+                call.add(Risk.CODE_EXECUTION, "git.setting", f"git -c {key} can make git run a program.")
+    rest = parsed.rest
+    if not rest:
+        return
+    judge_parsed(call, call.entry, Parsed([], [], rest))
+    _git_elsewhere(call)
+
+
+def _git_elsewhere(call: Call) -> None:
+    """A change to a repository outside the task's own places touches another project."""
+    if Risk.LOCAL_WRITE in call.finding.effects and call.scope.cwd is not None:
+        place = paths.place_of(call.scope.cwd, call.inquiry.context)
+        if place is paths.Place.OUTSIDE:
+            call.add(
+                Risk.SYSTEM_WRITE,
+                "path.outside",
+                f"The repository in {shown(call.scope.cwd)} is another project's.",
+            )
+
+
+@reader("git-external")
+def _git_external(call: Call) -> None:
+    """/usr/lib/git-core/git-NAME: the same as `git NAME`."""
+    call.command(
+        [like(call.words[0], "git"), like(call.words[0], call.name.removeprefix("git-")), *call.words[1:]]
+    )
+
+
+@reader("git-config")
+def _git_config(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    operands = parsed.operands
+    marks = call.marks
+    for option, value in parsed.options:
+        if "file" in option.marks and value is not None and "reads" not in marks:
+            call.write(value)
+    if operands and operands[0].text in ("get", "list") and len(operands) < 4:
+        return
+    if operands and operands[0].text in ("set", "unset", "rename-section", "remove-section", "edit"):
+        operands = operands[1:]
+        marks.add("writes")
+    if "reads" in marks or (len(operands) <= 1 and "writes" not in marks):
+        return
+    key = operands[0].text if operands else ""
+    setting = operands[1].text if len(operands) > 1 else ""
+    elsewhere = marks & {"global"}
+    if _HARMLESS_KEYS.fullmatch(key) and not elsewhere:
+        call.add(Risk.LOCAL_WRITE, "git.config", f"It sets {shown(key)} for this repository.")
+        return
+    if (
+        setting in ("", "cat", "false", "/dev/null")
+        and not elsewhere
+        and key.lower() != "core.worktree"
+        and "!" not in setting
+        and not key.lower().startswith("alias.")
+    ):
+        call.add(Risk.LOCAL_WRITE, "git.config", f"It disarms {shown(key)} for this repository.")
+        return
+    call.add(
+        Risk.PERSISTENCE,
+        "git.config",
+        f"It sets {shown(key) or 'git configuration'}, which later git commands obey.",
+    )
+
+
+@reader("git-remote-url")
+def _git_transport(call: Call) -> None:
+    """fetch, clone, push …: the transport in a URL may run a program."""
+    words = call.words[1:]
+    by_grammar(call, call.entry, words)
+    for word in words:
+        if (
+            word.text.startswith("ext::")
+            or "=ext::" in word.text
+            or "::" in word.text.split("/", 1)[0]
+            and word.known
+        ):
+            call.add(
+                Risk.CODE_EXECUTION, "git.transport", f"git runs the program named in {shown(word.text)}."
+            )
+            if word.text.startswith("ext::"):
+                call.shell_text(word.text[5:])
+    operands = parse(call, words).operands
+    forced = [word for word in operands if word.text.startswith("+") and len(word.text) > 1]
+    deleted = [word for word in operands[1:] if word.text.startswith(":")]
+    if call.entry.name == "git push" and (forced or deleted):
+        call.add(Risk.DESTRUCTIVE, "git.push_force", "It overwrites or deletes a branch of the remote.")
+    if call.entry.name == "git clone" and operands:
+        source = operands[0].text
+        if len(operands) > 1:
+            call.write(operands[-1])
+        else:
+            call.add(Risk.LOCAL_WRITE, "path.write", "git clone makes a folder.")
+        if (
+            source.startswith(("/", "./", "../", "file://"))
+            and Risk.CODE_EXECUTION not in call.finding.effects
+        ):
+            call.finding.effects.discard(Risk.NETWORK_EGRESS)
+            call.finding.reasons[:] = [r for r in call.finding.reasons if r.risk is not Risk.NETWORK_EGRESS]
+
+
+@reader("git-checkout")
+def _git_checkout(call: Call) -> None:
+    """checkout, switch, restore: changing branches is local; throwing away everything that was not committed is not."""
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    operands = [word.text for word in parsed.operands]
+    call.add(
+        Risk.LOCAL_WRITE, f"program.{call.entry.name.replace(' ', '.')}", f"{call.entry.name} changes files."
+    )
+    if "force" in call.marks:
+        call.add(Risk.DESTRUCTIVE, "git.discards", "It throws away changes that were not committed.")
+    everything = {".", "./", ":/", "*", ":/*"} & set(operands)
+    if everything and "new" not in call.marks and "staged_only" not in call.marks:
+        call.add(Risk.DESTRUCTIVE, "git.discards", "It throws away every change that was not committed.")

@@ -1,0 +1,229 @@
+"""Readers for shells and interpreters: code as an option, a script, a module, a program on the input."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify.call import Call, like, reader
+from broker.classify.code import secrets_in_code
+from broker.classify.entries import entry_of
+from broker.classify.grammar import parse
+from broker.classify.risk import Risk
+from broker.classify.roles import judge_options
+from broker.classify.scope import shown
+from broker.classify.words import Word
+
+_SHELL_VALUES = frozenset(
+    ("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "--emulate", "-C", "--init-command")
+)
+
+
+@reader("shell")
+def _shell(call: Call) -> None:
+    """sh, bash, zsh …: -c TEXT (in any bundle), a script, or a program on standard input."""
+    words = call.words[1:]
+    at = 0
+    text_next = reads_stdin = dry = False
+    while at < len(words):
+        flag = words[at].text
+        if flag in ("--help", "--version"):
+            return
+        if flag in ("--", "-"):
+            at += 1
+            break
+        if len(flag) < 2 or flag[0] not in "-+" or not words[at].known:
+            break
+        if flag in _SHELL_VALUES:
+            value = words[at + 1] if at + 1 < len(words) else None
+            if flag in ("--rcfile", "--init-file") and value is not None:
+                call.add(
+                    Risk.CODE_EXECUTION,
+                    "interpreter.script",
+                    f"The shell runs the code in {shown(value.text)}.",
+                )
+            if flag in ("-C", "--init-command") and call.name == "fish" and value is not None:
+                call.shell(value)
+            at += 2
+            continue
+        if flag.startswith("--command") or (call.name == "fish" and flag == "--command"):
+            text_next = True
+        elif not flag.startswith("--"):
+            letters = flag[1:]
+            text_next |= "c" in letters and flag[0] == "-"
+            reads_stdin |= "s" in letters
+            dry |= "n" in letters and flag[0] == "-"
+            if letters.endswith(("o", "O")):
+                at += 1
+        at += 1
+    rest = words[at:]
+    if text_next:
+        if not rest:
+            return
+        _shell_command(call, rest)
+        return
+    if rest and not reads_stdin:
+        script = rest[0]
+        if dry:
+            call.read(script)
+            return
+        call.read(script)
+        call.add(
+            Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs the code in {shown(script.text)}."
+        )
+        return
+    _shell_stdin(call)
+
+
+def _shell_command(call: Call, rest: list[Word]) -> None:
+    text = rest[0]
+    if call.name in ("fish", "nu", "elvish", "xonsh", "pwsh", "tcsh", "csh"):
+        call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code in a language of its own.")
+    if call.name == "zsh" and text.known and re.search(r"\(\s*[#^.\w/@,-]*[e+][:'\"\[{<]", text.text):
+        call.add(Risk.CODE_EXECUTION, "shell.glob_qualifier", "A zsh glob qualifier runs code for each name.")
+    call.shell(text)
+
+
+def _shell_stdin(call: Call) -> None:
+    stdin = call.scope.stdin
+    if stdin is not None and stdin.text is not None:
+        call.add(Risk.CODE_EXECUTION, "interpreter.stdin", f"{call.name} runs the text on its input.")
+        text = stdin.text
+        call.scope.stdin = None
+        call.shell_text(text)
+        call.scope.stdin = stdin
+        return
+    if stdin is None:
+        call.add(
+            Risk.CODE_EXECUTION, "interpreter.stdin", f"{call.name} runs whatever it is given on its input."
+        )
+        return
+    call.add(Risk.CODE_EXECUTION, "interpreter.stdin", f"{call.name} runs what comes in on its input.")
+
+
+@reader("interpreter")
+def _interpreter(call: Call) -> None:
+    """python, node, perl, ruby …: code as an option, a script, a module, or a program on standard input."""
+    entry = call.entry
+    raw = entry.raw
+    harmless = raw.get("harmless", "--version --help").split()
+    words = call.words[1:]
+    if words and all(word.text in harmless for word in words):
+        return
+    parsed = parse(call, words)
+    judge_options(call, parsed)
+    ended = any("ends" in option.marks for option, _ in parsed.options)
+    rest = parsed.rest
+    if not ended:
+        if rest:
+            script = rest[0]
+            if script.text == "-":
+                _interpreter_stdin(call)
+            else:
+                call.read(script)
+                call.add(
+                    Risk.CODE_EXECUTION,
+                    "interpreter.script",
+                    f"{call.name} runs the code in {shown(script.text)}.",
+                )
+        else:
+            _interpreter_stdin(call)
+    if not call.finding.effects:
+        call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code.")
+
+
+def _interpreter_stdin(call: Call) -> None:
+    call.add(Risk.CODE_EXECUTION, "interpreter.stdin", f"{call.name} runs the program on its input.")
+    if call.scope.stdin is not None and call.scope.stdin.text:
+        secrets_in_code(call, call.scope.stdin.text)
+
+
+@reader("python")
+def _python(call: Call) -> None:
+    words = call.words[1:]
+    at = 0
+    while at < len(words):
+        flag = words[at].text
+        if flag in ("-V", "-VV", "--version", "-h", "--help", "--help-all", "--help-env") or flag == "-?":
+            return
+        if len(flag) < 2 or flag[0] != "-" or flag.startswith("--"):
+            if flag.startswith("--") and len(flag) > 2:
+                at += 2 if flag == "--check-hash-based-pycs" else 1
+                continue
+            break
+        letters = flag[1:]
+        for index, letter in enumerate(letters):
+            tail = letters[index + 1 :]
+            if letter in "cm":
+                value = like(words[at], tail) if tail else (words[at + 1] if at + 1 < len(words) else None)
+                following = words[at + 1 :] if tail else words[at + 2 :]
+                if value is None:
+                    return
+                if letter == "c":
+                    call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code given as text.")
+                    secrets_in_code(call, value.text)
+                else:
+                    _python_module(call, value, following)
+                return
+            if letter in "WX":
+                at += 0 if tail else 1
+                break
+        at += 1
+    rest = words[at:]
+    if not rest or rest[0].text == "-":
+        _interpreter_stdin(call)
+        return
+    call.read(rest[0])
+    call.add(
+        Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs the code in {shown(rest[0].text)}."
+    )
+
+
+_SAFE_MODULES = frozenset(
+    ["json.tool", "this", "platform", "sysconfig", "tokenize", "ast", "calendar", "tabnanny"]
+)
+_PROGRAM_MODULES = frozenset(
+    [
+        "pip",
+        "pytest",
+        "mypy",
+        "black",
+        "ruff",
+        "flake8",
+        "pylint",
+        "isort",
+        "coverage",
+        "tox",
+        "nox",
+        "build",
+        "twine",
+        "virtualenv",
+        "venv",
+        "pipx",
+        "poetry",
+        "uv",
+        "ensurepip",
+        "pyright",
+        "bandit",
+        "autopep8",
+        "yapf",
+        "pre_commit",
+    ]
+)
+
+
+def _python_module(call: Call, module: Word, rest: list[Word]) -> None:
+    name = module.text
+    if name in _SAFE_MODULES:
+        for word in rest:
+            if not word.text.startswith("-"):
+                call.read(word)
+        return
+    if name in _PROGRAM_MODULES and entry_of(name.replace("_", "-")) is not None:
+        call.command([like(module, name.replace("_", "-")), *rest])
+        return
+    if name in ("http.server", "SimpleHTTPServer"):
+        call.add(Risk.NETWORK_EGRESS, "network.listen", "It serves files to the network.")
+    if name in ("py_compile", "compileall"):
+        call.add(Risk.LOCAL_WRITE, "interpreter.compile", "Python writes compiled files.")
+        return
+    call.add(Risk.CODE_EXECUTION, "interpreter.module", f"{call.name} runs the module {shown(name)}.")

@@ -1,0 +1,114 @@
+"""Readers for processes, services, disks and terminals."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify.call import Call, reader
+from broker.classify.commands import by_grammar
+from broker.classify.risk import Risk
+from broker.classify.scope import UNKNOWN, shown
+from broker.classify.words import is_secret_name
+
+
+@reader("ps")
+def _ps(call: Call) -> None:
+    for word in call.words[1:]:
+        text = word.text
+        if not text.startswith("-") and re.fullmatch(r"[a-zA-Z]+", text) and "e" in text:
+            call.add(Risk.SYSTEM_WRITE, "secret.environment", "ps e shows the environment of processes.")
+        if re.search(r"\benviron\b", text):
+            call.add(Risk.SYSTEM_WRITE, "secret.environment", "ps shows the environment of processes.")
+
+
+@reader("printenv")
+def _printenv(call: Call) -> None:
+    names = [word.text for word in call.words[1:] if not word.text.startswith("-")]
+    if not names:
+        call.add(
+            Risk.SYSTEM_WRITE, "secret.environment", "printenv prints the environment, secrets included."
+        )
+    for name in names:
+        if is_secret_name(name) or UNKNOWN in name:
+            call.add(Risk.SYSTEM_WRITE, "secret.variable", f"It prints ${shown(name)}, named like a secret.")
+
+
+@reader("kill")
+def _kill(call: Call) -> None:
+    targets = [word.text for word in call.words[1:] if not word.text.startswith("-") or word.text == "-1"]
+    if "-1" in targets[-1:] and len(call.words) > 2:
+        call.add(Risk.DESTRUCTIVE, "process.kill_all", "It ends every process it may.")
+    if targets[-1:] == ["1"] and call.name == "kill":
+        call.add(Risk.SYSTEM_WRITE, "process.kill_init", "It signals process 1.")
+
+
+@reader("crontab")
+def _crontab(call: Call) -> None:
+    texts = [word.text for word in call.words[1:]]
+    if texts and all(text in ("-l", "-u") or not text.startswith("-") for text in texts) and "-l" in texts:
+        return
+    call.add(Risk.PERSISTENCE, "program.crontab", "crontab plants commands that cron runs later.")
+    if "-r" in texts:
+        call.add(Risk.DESTRUCTIVE, "program.crontab-r", "crontab -r removes a user's whole table.")
+
+
+@reader("init")
+def _init(call: Call) -> None:
+    call.add(Risk.DESTRUCTIVE, "program.init", "It changes the machine's run level.")
+
+
+@reader("looks_or_changes")
+def _looks_or_changes(call: Call) -> None:
+    """Tools that show something when asked to, and change it otherwise: the table lists how they are asked."""
+    looks = call.entry.raw["looks"].split()
+    texts = [word.text for word in call.words[1:]]
+    changing = call.entry.raw.get("changes", _CHANGING).split()
+    if not any(text in changing for text in texts) and (not texts or any(text in looks for text in texts)):
+        return
+    by_grammar(call)
+
+
+_CHANGING = "add del delete set change replace flush restart stop start enable disable -w --write down up append -D -A -I -F -j"
+
+
+@reader("disk")
+def _disk(call: Call) -> None:
+    looks = call.entry.raw["looks"].split()
+    texts = [word.text for word in call.words[1:]]
+    if texts and (texts[0] in looks or texts[-1] in looks[:2]):
+        return
+    by_grammar(call)
+
+
+@reader("tmux")
+def _tmux(call: Call) -> None:
+    texts = [word.text for word in call.words[1:]]
+    if texts and texts[0] in (
+        "ls",
+        "list-sessions",
+        "list-windows",
+        "list-panes",
+        "lsw",
+        "lsp",
+        "-V",
+        "has-session",
+        "has",
+        "capture-pane",
+        "capturep",
+        "-ls",
+        "-list",
+        "list-keys",
+        "show-options",
+        "info",
+        "display-message",
+        "list-commands",
+        "list-buffers",
+        "show-buffer",
+    ):
+        return
+    call.add(
+        Risk.CODE_EXECUTION, f"program.{call.name}", f"{call.name} types into, or starts, shells of its own."
+    )
+    from_command = [word for word in call.words[1:] if " " in word.text and word.known]
+    for word in from_command[:4]:
+        call.shell(word)

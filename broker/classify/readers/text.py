@@ -1,0 +1,81 @@
+"""Readers for sed, awk and jq. What their programs do is in scripts.py."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify import scripts
+from broker.classify.call import ASSIGNMENT, Call, reader
+from broker.classify.commands import judge_parsed
+from broker.classify.grammar import parse
+from broker.classify.risk import Risk
+from broker.classify.roles import judge_options
+from broker.classify.scope import shown
+from broker.classify.words import Word, is_secret_name
+
+
+@reader("sed")
+def _sed(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    programs: list[Word] = []
+    for option, value in parsed.options:
+        if option.role == "sed" and value is not None:
+            programs.append(value)
+        elif option.role == "script" and value is not None:
+            call.read(value)
+            call.add(
+                Risk.CODE_EXECUTION, "interpreter.script", f"sed runs the commands in {shown(value.text)}."
+            )
+    operands = list(parsed.operands)
+    in_place = "in_place" in call.marks
+    if not programs and not any(option.role == "script" for option, _ in parsed.options):
+        if in_place and len(operands) > 2 and operands[0].text == "":
+            operands = operands[1:]  # BSD: -i takes a separate, often empty, suffix
+        if operands:
+            programs.append(operands[0])
+            operands = operands[1:]
+    for program in programs:
+        scripts.judge_sed(call, program, sandboxed="sandbox" in call.marks)
+    for word in operands:
+        if in_place:
+            call.write(word)
+        call.read(word)
+    if in_place and not operands:
+        call.add(Risk.LOCAL_WRITE, "option.sed-i", "sed -i changes files.")
+
+
+@reader("awk")
+def _awk(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    operands = list(parsed.operands)
+    given = False
+    for option, value in parsed.options:
+        if option.role == "awk" and value is not None:
+            scripts.judge_awk(call, value)
+            given = True
+        elif option.role == "script":
+            given = True
+    if "in_place" in call.marks:
+        for word in operands[0 if given else 1 :]:
+            call.write(word)
+    if not given and operands:
+        scripts.judge_awk(call, operands[0])
+        operands = operands[1:]
+    for word in operands:
+        if not ASSIGNMENT.fullmatch(word.text):
+            call.read(word)
+
+
+@reader("jq")
+def _jq(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_parsed(call, call.entry, parsed)
+    program = next((word.text for word in parsed.operands), "")
+    for name in re.findall(r"(?:env\.|\$ENV\.|\$__prog_args\.)(\w+)", program):
+        if is_secret_name(name):
+            call.add(Risk.SYSTEM_WRITE, "secret.variable", f"The filter reads {name}, named like a secret.")
+    if re.search(r"(?:^|[^\w.$])(?:env|\$ENV)(?:\s*$|[^\w.])", program):
+        call.add(
+            Risk.SYSTEM_WRITE, "secret.environment", "The filter reads the environment, secrets included."
+        )

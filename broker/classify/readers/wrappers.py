@@ -1,0 +1,311 @@
+"""Readers for programs that start the command behind them."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify import paths
+from broker.classify.call import ASSIGNMENT, Call, like, reader, set_variable, unknown_word
+from broker.classify.entries import entry_of
+from broker.classify.grammar import parse
+from broker.classify.names import known_name
+from broker.classify.risk import Risk
+from broker.classify.roles import judge_options
+from broker.classify.scope import TAME, UNKNOWN
+from broker.classify.words import Word
+
+
+@reader("env")
+def _env(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    rest = list(parsed.rest)
+    judge_options(call, parsed)
+    for option, value in parsed.options:
+        if "chdir" in option.marks and value is not None:
+            call.scope = call.scope.copy()
+            call.scope.cwd = paths.resolve(value.text, call.scope.cwd, call.inquiry.context)
+        if "split" in option.marks and value is not None:
+            if not value.known:
+                call.add(Risk.UNKNOWN, "program.dynamic", "env -S splits a text that cannot be known.")
+                return
+            rest = [*split_like_env(value), *rest]
+    while rest:
+        match = ASSIGNMENT.fullmatch(rest[0].text)
+        if match is None:
+            break
+        set_variable(call, match.group(1), match.group(2))
+        rest = rest[1:]
+    if rest:
+        call.command(rest)
+    elif call.name == "env" or not rest:
+        call.add(Risk.SYSTEM_WRITE, "secret.environment", "env prints the environment, secrets included.")
+
+
+def split_like_env(value: Word) -> list[Word]:
+    """env -S: blanks separate, quotes group, backslashes escape."""
+    text, out, current, quote, seen = value.text, [], [], "", False
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if quote:
+            if char == quote:
+                quote = ""
+            elif char == "\\" and at + 1 < len(text) and quote == '"':
+                at += 1
+                current.append(text[at])
+            else:
+                current.append(char)
+        elif char in "'\"":
+            quote, seen = char, True
+        elif char == "\\" and at + 1 < len(text):
+            at += 1
+            current.append({"n": "\n", "t": "\t", "_": " "}.get(text[at], text[at]))
+        elif char in " \t\n\r\v\f":
+            if current or seen:
+                out.append(like(value, "".join(current)))
+            current, seen = [], False
+        elif char == "#" and not current:
+            break
+        else:
+            current.append(char)
+        at += 1
+    if current or seen:
+        out.append(like(value, "".join(current)))
+    return [word if "${" not in word.text else unknown_word(value) for word in out]
+
+
+@reader("xargs")
+def _xargs(call: Call) -> None:
+    """xargs: the rest is a command, with operands that only the input knows."""
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    replace = ""
+    for option, value in parsed.options:
+        if "replace" in option.marks:
+            replace = value.text if value is not None and value.text else "{}"
+        if "file" in option.marks and value is not None:
+            call.read(value)
+    rest = parsed.rest
+    if not rest:
+        return  # it echoes
+    if replace:
+        item = (_fed(call) or [UNKNOWN])[0]
+        words = [
+            like(word, word.text.replace(replace, item)) if replace in word.text else word for word in rest
+        ]
+        words = [
+            Word(word.text, word.static and word.known, word.glob, word.start, word.end) for word in words
+        ]
+        if not words[0].known:
+            call.add(Risk.CODE_EXECUTION, "program.dynamic", "The input says which program runs.")
+    else:
+        fed = _fed(call)
+        words = [*rest, *(Word(text, False, False, 0, 0) for text in fed or [UNKNOWN])]
+    name = known_name(rest[0].text.rsplit("/", 1)[-1])
+    entry = entry_of(name)
+    if entry is not None and len(rest) == 1 and entry.commands.get("") is None:
+        if entry.commands or entry.sub or entry.reader == "git":
+            call.add(Risk.UNKNOWN, "wrapper.input_decides", f"The input says which command of {name} runs.")
+            return
+        if entry.reader in ("shell", "interpreter", "python") or entry.stops_at_operand:
+            call.add(Risk.CODE_EXECUTION, "wrapper.input_decides", f"The input says what {name} runs.")
+            if entry.reader not in ("shell", "interpreter", "python"):
+                return
+    saved = call.scope.stdin
+    call.scope.stdin = None
+    call.command(words)
+    call.scope.stdin = saved
+
+
+def _fed(call: Call) -> list[str]:
+    """What the input holds, as far as it is known: words of a known text, or names that something found."""
+    stdin = call.scope.stdin
+    if stdin is None:
+        return []
+    if stdin.text is not None:
+        return stdin.text.split()[:32]
+    return list(stdin.names)
+
+
+@reader("parallel")
+def _parallel(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    rest = parsed.rest
+    item = UNKNOWN
+    for at, word in enumerate(rest):
+        if word.text in (":::", "::::", ":::+", "::::+"):
+            items = [other.text for other in rest[at + 1 :]]
+            if word.text == ":::" and all(re.fullmatch(r"\w[\w.-]*", text) for text in items):
+                item = TAME
+            rest = rest[:at]
+            break
+    if not rest:
+        call.add(Risk.CODE_EXECUTION, "wrapper.input_decides", "The input says what parallel runs.")
+        return
+    text = " ".join(word.text for word in rest)
+    text = re.sub(r"\{[#%.\d/]*\}", "$PARALLEL_ITEM", text)
+    if UNKNOWN in text:
+        call.add(
+            Risk.CODE_EXECUTION, "shell.dynamic_text", "parallel runs a text that cannot be known before."
+        )
+        return
+    call.scope = call.scope.copy()
+    call.scope.variables["PARALLEL_ITEM"] = item
+    call.scope.exported.add("PARALLEL_ITEM")
+    call.shell_text(text if "$PARALLEL_ITEM" in text else text + ' "$PARALLEL_ITEM"')
+
+
+@reader("sudo")
+def _sudo(call: Call) -> None:
+    """sudo, doas, su, runuser, pkexec: the privilege is an effect of its own, and the command is judged."""
+    parsed = parse(call, call.words[1:])
+    call.add(Risk.SYSTEM_WRITE, "wrapper.privilege", f"{call.name} runs things with another user's rights.")
+    judge_options(call, parsed)
+    rest = parsed.rest
+    if call.name in ("su", "runuser"):
+        return
+    while rest and (match := ASSIGNMENT.fullmatch(rest[0].text)):
+        set_variable(call, match.group(1), match.group(2))
+        rest = rest[1:]
+    if "edit" in call.marks:
+        for word in rest:
+            call.write(word)
+    elif rest:
+        call.command(rest)
+
+
+@reader("watch")
+def _watch(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    if not parsed.rest:
+        return
+    if "exec" in call.marks:
+        call.command(parsed.rest)
+        return
+    shell_words(call, parsed.rest)
+
+
+def shell_words(call: Call, words: list[Word]) -> None:
+    """Words that the program joins and hands to a shell."""
+    text = " ".join(word.text for word in words)
+    if UNKNOWN in text or TAME in text:
+        call.add(
+            Risk.CODE_EXECUTION, "shell.dynamic_text", f"{call.name} runs a text that cannot be known before."
+        )
+    else:
+        if len(words) == 1 and re.search(r"[;&|`$<>]", text):
+            call.add(Risk.CODE_EXECUTION, "wrapper.shell", f"{call.name} hands its words to a shell.")
+        call.shell_text(text)
+
+
+@reader("flock")
+def _flock(call: Call) -> None:
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    rest = parsed.rest
+    if not rest:
+        return
+    if not rest[0].text.isdigit():
+        call.write(rest[0])
+        call.finding.effects.discard(Risk.LOCAL_WRITE)  # a lock file holds nothing
+        call.finding.reasons[:] = [r for r in call.finding.reasons if r.risk is not Risk.LOCAL_WRITE]
+    rest = rest[1:]
+    if rest and rest[0].text in ("-c", "--command"):
+        if len(rest) > 1:
+            call.add(Risk.CODE_EXECUTION, "wrapper.shell", "flock -c hands its text to a shell.")
+            call.shell(rest[1])
+    elif rest:
+        call.command(rest)
+
+
+@reader("script")
+def _script(call: Call) -> None:
+    """script: -c TEXT (util-linux), or FILE COMMAND … (BSD); it writes a typescript."""
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    rest = parsed.rest
+    given = any("command" in option.marks for option, _ in parsed.options)
+    if given:
+        call.add(Risk.CODE_EXECUTION, "wrapper.shell", "script -c hands its text to a shell.")
+    if rest:
+        call.write(rest[0])
+        after = rest[1:]
+        if after and after[0].text.startswith("-"):
+            tail = parse(call, after)
+            judge_options(call, tail)
+            after = tail.rest
+        if after:
+            call.command(after)
+    elif not given:
+        call.add(Risk.LOCAL_WRITE, "path.write", "script writes a typescript.")
+    if not given and len(rest) < 2:
+        call.add(Risk.CODE_EXECUTION, "interpreter.stdin", "script starts an interactive shell.")
+
+
+@reader("busybox")
+def _busybox(call: Call) -> None:
+    if len(call.words) > 1 and not call.words[1].text.startswith("--"):
+        call.command(call.words[1:])
+
+
+@reader("ldso")
+def _ldso(call: Call) -> None:
+    """The dynamic loader as a program: it starts the program that it is given."""
+    words = call.words[1:]
+    while words and words[0].text.startswith("--"):
+        flag = words[0].text
+        if flag in (
+            "--preload",
+            "--audit",
+            "--library-path",
+            "--inhibit-rpath",
+            "--argv0",
+            "--glibc-hwcaps-prepend",
+        ):
+            if flag in ("--preload", "--audit", "--library-path"):
+                call.add(Risk.CODE_EXECUTION, "wrapper.loader", f"The loader's {flag} loads other libraries.")
+            words = words[2:]
+        elif flag in ("--list", "--verify", "--list-tunables", "--help", "--list-diagnostics", "--version"):
+            return
+        else:
+            words = words[1:]
+    if words:
+        call.add(Risk.CODE_EXECUTION, "wrapper.loader", "The dynamic loader starts a program by its file.")
+        call.command(words)
+
+
+@reader("command_after_dashes")
+def _after_dashes(call: Call) -> None:
+    """Tools that run a command in an environment of theirs: `mise exec -- CMD`, `direnv exec DIR CMD`."""
+    skip = int(call.entry.raw.get("skip", 0))
+    for risk in call.entry.effects:
+        if risk is not Risk.SAFE:
+            call.add(
+                risk, f"program.{call.entry.name.replace(' ', '.')}", f"{call.entry.name} runs a command."
+            )
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    rest = parsed.rest[skip:]
+    for at, word in enumerate(rest):
+        if word.text == "--":
+            rest = rest[at + 1 :]
+            break
+    while rest and "versions" in call.entry.raw and re.fullmatch(r"[\w:/.-]+@[\w.-]+", rest[0].text):
+        rest = rest[1:]
+    if rest:
+        call.command(rest)
+
+
+@reader("nix-shell")
+def _nix_shell(call: Call) -> None:
+    for risk in call.entry.effects:
+        call.add(risk, "program.nix.shell", "nix evaluates and builds what it is given.")
+    words = call.words[1:]
+    for at, word in enumerate(words):
+        if word.text in ("-c", "--command"):
+            call.command(words[at + 1 :])
+            return
+        if word.text == "--run" and at + 1 < len(words):
+            call.shell(words[at + 1])
