@@ -94,8 +94,9 @@ class ProfileInWorkspace(ProfileError):
     """A task could edit the file that is to bind it."""
 
     def __init__(self, path: Path, workspace: Path, home: Path) -> None:
+        what = f"-r {quoted(path)}/." if path.is_dir() else quoted(path)
         super().__init__(
             f"{path} is reached through the workspace {workspace}, where the task could change it. "
-            f"Run: mkdir -p {quoted(home)} && cp {quoted(path)} {quoted(home)}/"
+            f"Run: mkdir -p {quoted(home)} && cp {what} {quoted(home)}/"
         )
         self.path, self.workspace = path, workspace
