@@ -13,6 +13,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
@@ -112,7 +113,7 @@ def plain(value: object) -> object:
     if type(value) in _SCALARS:
         return value
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [item if type(item) is str else plain(item) for item in value]
     if isinstance(value, Mapping):
         return {_key(key): plain(item) for key, item in value.items()}
     if isinstance(value, Risk):
@@ -148,11 +149,17 @@ def _record(value: Any) -> dict[str, object]:
     """Return a dataclass as an object, leaving out what is empty."""
     kind = _KINDS.get(type(value))
     record: dict[str, object] = {} if kind is None else {"kind": kind}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        if item is not None and item != "" and item != ():
-            record[field.name] = plain(item)
+    for name in _names(type(value)):
+        item = getattr(value, name)
+        if item is None or item == "" or item == ():
+            continue
+        record[name] = item if type(item) is str else plain(item)
     return record
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def labels(effects: set[Risk] | frozenset[Risk]) -> list[str]:
