@@ -171,6 +171,9 @@ def arguments(plan: Plan, link: int) -> list[str]:
                 words += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
             elif os.path.exists(f"/proc/{name}"):
                 words += ["--ro-bind", f"{plan.run_dir}/empty", f"/proc/{name}"]
+        # The modes of /proc's files are the whole host's: fchmod by their owner, uid 0, changes them in every
+        # later mount of it. Writing there is forbidden anyway.
+        words += ["--remount-ro", "/proc"]
     words += ["--perms", "1777", "--size", str(plan.shm_size), "--tmpfs", "/dev/shm"]
     for place in plan.tmpfs:
         words += ["--perms", f"{place.mode:04o}", "--size", str(place.size), "--tmpfs", place.target]
