@@ -8,9 +8,9 @@ from pathlib import Path
 from broker.classify.tables import COMPILED, compile_tables, sources
 
 
-def main() -> Path:
-    """Write the compiled tables beside the sources and return the file's path."""
-    target = Path(__file__).with_name(COMPILED)
+def main(target: Path | None = None) -> Path:
+    """Write the compiled tables (beside the sources, unless told otherwise) and return the file's path."""
+    target = target or Path(__file__).with_name(COMPILED)
     text = json.dumps(compile_tables(sources()), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     temporary = target.with_suffix(".json.new")
     temporary.write_text(text, encoding="utf-8")

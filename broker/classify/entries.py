@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from broker.classify.risk import Risk
-from broker.classify.tables import load
+from broker.classify.tables import program_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
 @cache
 def entry_of(name: str) -> Entry | None:
     """The entry of a program, parsed once."""
-    raw = load()["programs"].get(name)
+    raw = program_table(name)
     if raw is None:
         return None
     if "same" in raw:

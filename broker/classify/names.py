@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from broker.classify import paths
-from broker.classify.tables import load
+from broker.classify.tables import load, program_table
 
 _VERSIONED = re.compile(r"(.+?)[-.]?\d+(?:\.\d+)*(?:-(?:config|dbg))?")
 _TRIPLET = re.compile(
@@ -37,7 +37,7 @@ def known_name(name: str) -> str:
 def internal_name(path: str) -> str | None:
     """Programs that tool chains start for themselves, by where they are: what they count as."""
     name = path.rsplit("/", 1)[-1]
-    table: dict[str, str] = load()["programs"].get("_internal", {}).get("folders", {})
+    table: dict[str, str] = (program_table("_internal") or {})["folders"]
     for folder, counts_as in table.items():
         if paths.star_match(path, folder):
             if counts_as == "*git":

@@ -100,6 +100,41 @@ def apply_operands(
         return
 
 
+ROLES = frozenset(
+    [
+        "text",
+        "list",
+        "two",
+        "read_kind",
+        "read",
+        "tree",
+        "write",
+        "fill",
+        "delete",
+        "deletetree",
+        "shred",
+        "branch",
+        "sets_name",
+        "fetch",
+        "move",
+        "dest",
+        "link",
+        "run",
+        "program",
+        "script",
+        "code",
+        "config",
+        "host",
+        "url",
+        "assignment",
+        "command",
+        "sed",
+        "awk",
+    ]
+)
+"""Every role that a table may name. `command`, `sed` and `awk` are read by the grammar and by readers."""
+
+
 def apply_role(call: Call, role: str, word: Word, what: str) -> None:
     """Judge one value by its role."""
     whole = "whole" in call.marks

@@ -1,7 +1,7 @@
 """Step 2: the classifier's data. Loads `tables/*.toml`, or the compiled `tables.json` where it is current.
 
-The digest is part of every assessment, so that an answer can be replayed with the data that made it.
-Data is read once, as package resources; nothing else of the world is looked at.
+The digest of the sources is part of every assessment, so that an answer can be replayed with the data that
+made it. The files beside this module are read once; nothing else of the world is looked at.
 """
 
 from __future__ import annotations
@@ -9,24 +9,39 @@ from __future__ import annotations
 import json
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
-FOLDER = "tables"
+TABLES = (
+    "archives",
+    "coreutils",
+    "environment",
+    "git",
+    "internal",
+    "languages",
+    "network",
+    "paths",
+    "search",
+    "services",
+    "shell",
+    "system",
+    "text",
+)
+"""The families, one file each, in the order of the digest."""
+
 COMPILED = "tables.json"
+_NO_PROGRAMS = ("paths", "environment")
+_FOLDER = __file__.rpartition("/")[0]
 
 Table = dict[str, Any]
 
 
-def _package() -> Traversable:
-    return files("broker.classify")
-
-
 def sources() -> list[tuple[str, bytes]]:
-    """Return (name, content) of every table, sorted by name."""
-    folder = _package().joinpath(FOLDER)
-    return sorted((item.name, item.read_bytes()) for item in folder.iterdir() if item.name.endswith(".toml"))
+    """Return (family, content) of every table. Raises OSError when one is missing: the package is broken."""
+    found: list[tuple[str, bytes]] = []
+    for name in TABLES:
+        with open(f"{_FOLDER}/tables/{name}.toml", "rb") as file:
+            found.append((name, file.read()))
+    return found
 
 
 def digest_of(tables: list[tuple[str, bytes]]) -> str:
@@ -38,21 +53,26 @@ def digest_of(tables: list[tuple[str, bytes]]) -> str:
 
 
 def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
-    """Parse and merge the tables. Raises ValueError when two files define one program."""
+    """Parse and merge the tables. Raises ValueError when two files define one program.
+
+    Many programs share an entry: `entries` holds each once, `programs` says which one a name has.
+    """
     import tomllib
 
-    programs: Table = {}
-    merged: Table = {"digest": digest_of(tables), "programs": programs}
-    for name, content in tables:
+    entries: list[Table] = []
+    programs: dict[str, int] = {}
+    merged: Table = {"digest": digest_of(tables), "entries": entries, "programs": programs}
+    for family, content in tables:
         parsed = tomllib.loads(content.decode())
-        if name in ("paths.toml", "environment.toml"):
-            merged[name.removesuffix(".toml")] = parsed
+        if family in _NO_PROGRAMS:
+            merged[family] = parsed
             continue
         for names, entry in parsed.items():
-            for program in names.split():
-                if program in programs:
-                    raise ValueError(f"{name}: {program} is already defined in another table")
-                programs[program] = entry
+            entries.append(entry)
+            for name in names.split():
+                if name in programs:
+                    raise ValueError(f"{family}.toml: {name} is already defined")
+                programs[name] = len(entries) - 1
     return merged
 
 
@@ -60,12 +80,22 @@ def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
 def load() -> Table:
     """Return the merged tables: the compiled file if its digest matches the sources, else the sources."""
     tables = sources()
-    compiled = _package().joinpath(COMPILED)
     try:
-        data: Table = json.loads(compiled.read_bytes())
+        with open(f"{_FOLDER}/{COMPILED}", "rb") as file:
+            data: Table = json.loads(file.read())
     except (OSError, ValueError):
         return compile_tables(tables)
     return data if data.get("digest") == digest_of(tables) else compile_tables(tables)
+
+
+def program_table(name: str) -> Table | None:
+    """Return what the tables say of a program, or None."""
+    tables = load()
+    index = tables["programs"].get(name)
+    if index is None:
+        return None
+    entry: Table = tables["entries"][index]
+    return entry
 
 
 def tables_digest() -> str:

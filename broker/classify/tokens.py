@@ -60,6 +60,7 @@ class Token:
 
 RESERVED_BEFORE_COMMAND = frozenset(["if", "then", "else", "elif", "do", "while", "until", "!", "{"])
 RESERVED_AFTER_COMMAND = frozenset(["fi", "done", "esac", "}"])
+ENDS_COMPOUND = RESERVED_AFTER_COMMAND | {")"}
 RESERVED_BEFORE_WORD = frozenset(["for", "select", "case", "function"])
 
 _BLANKS = re.compile(r"[ \t]+")
@@ -527,11 +528,15 @@ class _Cutter:
         for token in reversed(self.tokens):
             if token.kind is Kind.REDIRECT:
                 continue
-            return token.kind is Kind.OPERATOR and token.raw in (")", "fi", "done", "esac", "}")
+            return token.kind is Kind.OPERATOR and token.raw in ENDS_COMPOUND
         return False
 
     def reserved(self, at: int, end: int, raw: str) -> None:
         self.run_ends()
+        if at > self.shaped and raw in RESERVED_AFTER_COMMAND and self.tokens:
+            before = self.tokens[-1]
+            if before.kind is Kind.OPERATOR and before.raw in ENDS_COMPOUND:
+                self.put(at - 1, at, ";")  # `{ …; done }`: tree-sitter wants a separator that bash does not
         self.tokens.append(Token(Kind.OPERATOR, at, end, raw))
         self.put(at, end, raw)
 

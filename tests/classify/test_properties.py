@@ -121,7 +121,23 @@ def test_a_wrapper_removes_no_effect(command: str, wrapper: str) -> None:
 
 
 _BUILTINS = frozenset(
-    "set cd export source . eval exec trap builtin alias time coproc typeset command hash".split()
+    [
+        "set",
+        "cd",
+        "export",
+        "source",
+        ".",
+        "eval",
+        "exec",
+        "trap",
+        "builtin",
+        "alias",
+        "time",
+        "coproc",
+        "typeset",
+        "command",
+        "hash",
+    ]
 )
 
 

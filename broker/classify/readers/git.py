@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from functools import cache
 
 from broker.classify import paths
 from broker.classify.call import Call, like, reader
@@ -11,33 +11,31 @@ from broker.classify.grammar import Parsed, parse
 from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
 from broker.classify.scope import UNKNOWN, shown
+from broker.classify.tables import program_table
 
-_HARMLESS_KEYS = re.compile(
-    r"(?:user\.(?:name|email|signingkey)|author\.\w+|committer\.\w+|color\..*|advice\..*|column\..*|"
-    r"core\.(?:quotepath|autocrlf|eol|filemode|ignorecase|precomposeunicode|abbrev|safecrlf|longpaths|symlinks|"
-    r"untrackedcache|preloadindex|commentchar|compression|bigfilethreshold|whitespace|bare|logallrefupdates|"
-    r"repositoryformatversion|checkstat|trustctime|fscache|splitindex|sparsecheckout\w*|usebuiltinfsmonitor)|"
-    r"diff\.(?:renames|renamelimit|algorithm|context|noprefix|mnemonicprefix|colormoved\w*|ignoresubmodules|"
-    r"suppressblankempty|wserrorhighlight|statgraphwidth|relative|orderfile|submodule)|"
-    r"log\.(?:date|decorate|showsignature|follow|abbrevcommit)|status\..*|branch\..*\.(?:rebase|merge|remote|"
-    r"description)|branch\.(?:sort|autosetup\w+)|"
-    r"commit\.(?:gpgsign|verbose|status|cleanup)|tag\.(?:gpgsign|sort)|pull\.(?:rebase|ff)|push\.(?:default|"
-    r"autosetupremote|followtags)|fetch\.(?:prune|parallel|writecommitgraph)|merge\.(?:conflictstyle|ff|stat|"
-    r"renamelimit|renames)|rebase\.(?:autosquash|autostash|stat|updaterefs)|rerere\.\w+|init\.defaultbranch|"
-    r"safe\.barerepository|gc\.auto\w*|maintenance\.auto|pack\.\w+|index\.\w+|feature\.\w+|http\.(?:postbuffer|"
-    r"proxy|version|lowspeed\w+|followredirects|extraheader|sslverify|useragent)|protocol\.version|"
-    r"submodule\.(?:recurse|fetchjobs)|blame\..*|format\.(?:pretty|signoff|notes)|grep\.(?:linenumber|patterntype|"
-    r"fullname|column)|help\.autocorrect|i18n\..*|notes\.\w+|stash\.\w+|versionsort\..*|worktree\.\w+|"
-    r"extensions\.\w+|checkout\.\w+|clone\.\w+|apply\.\w+|am\.threeway|add\.\w+|transfer\.fsckobjects|"
-    r"receive\.\w+|uploadpack\.allow\w+|remote\.\w+\.(?:prune|tagopt|fetch)|lfs\.\w+)",
-    re.IGNORECASE,
-)
+
+@cache
+def _harmless_settings() -> tuple[frozenset[str], tuple[str, ...]]:
+    """Keys, and patterns of keys, that name no program and loosen no protection (tables/git.toml)."""
+    names: list[str] = (program_table("git") or {})["harmless_settings"].split()
+    return (
+        frozenset(name for name in names if "*" not in name),
+        tuple(name for name in names if "*" in name),
+    )
+
+
+def _is_harmless(key: str) -> bool:
+    exact, patterns = _harmless_settings()
+    lowered = key.lower()
+    return lowered in exact or any(paths.star_match(lowered, pattern) for pattern in patterns)
+
+
 _DISARMING = frozenset(("", "false", "0", "cat", "/dev/null", "true", ":", "no", "off", "never"))
 
 
 def _git_setting_runs(key: str, value: str) -> bool:
     """Whether a configuration key may name a program, or loosen what protects from one."""
-    if _HARMLESS_KEYS.fullmatch(key):
+    if _is_harmless(key):
         return False
     lowered = key.lower()
     if value.lower() in _DISARMING and lowered not in ("core.hookspath", "core.worktree"):
@@ -113,7 +111,7 @@ def _git_config(call: Call) -> None:
     key = operands[0].text if operands else ""
     setting = operands[1].text if len(operands) > 1 else ""
     elsewhere = marks & {"global"}
-    if _HARMLESS_KEYS.fullmatch(key) and not elsewhere:
+    if _is_harmless(key) and not elsewhere:
         call.add(Risk.LOCAL_WRITE, "git.config", f"It sets {shown(key)} for this repository.")
         return
     if (

@@ -1,0 +1,68 @@
+"""The data: every entry can be read, every role and reader exists, and the compiled form says the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.classify import tables, tables_digest
+from broker.classify.call import READERS
+from broker.classify.compile_tables import main as compile_main
+from broker.classify.entries import Entry, entry_of, sub_entry
+from broker.classify.risk import Risk
+from broker.classify.roles import ROLES
+
+FOLDER = Path(tables.__file__).parent / "tables"
+PROGRAMS = sorted(name for name in tables.load()["programs"] if name != "_internal")
+
+
+def test_every_file_of_the_folder_is_a_table_and_every_table_is_a_file() -> None:
+    assert sorted(file.stem for file in FOLDER.glob("*.toml")) == sorted(tables.TABLES)
+
+
+def check(entry: Entry) -> None:
+    """An entry names only roles, readers and classes that exist."""
+    assert not entry.reader or entry.reader in READERS, entry.name
+    roles = {*entry.prefix, entry.repeated, *entry.suffix}
+    for option in entry.options.values():
+        roles |= {option.role, *(word.removesuffix("...") for word in option.operands.split())}
+    assert roles - {""} <= ROLES, entry.name
+    assert all(isinstance(risk, Risk) for risk in entry.effects)
+    for name in entry.sub:
+        own = sub_entry(entry, name)
+        assert own is not None
+        check(own)
+
+
+def test_every_program_has_an_entry_that_can_be_read() -> None:
+    from broker.classify import readers
+
+    assert readers
+    for name in PROGRAMS:
+        entry = entry_of(name)
+        assert entry is not None
+        check(entry)
+
+
+def test_the_compiled_tables_say_what_the_sources_say(tmp_path: Path) -> None:
+    merged = tables.compile_tables(tables.sources())
+    target = compile_main(tmp_path / "tables.json")
+    assert json.loads(target.read_text(encoding="utf-8")) == json.loads(json.dumps(merged))
+    assert merged["digest"] == tables_digest()
+
+
+def test_a_compiled_file_of_other_sources_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = tmp_path / "tables.json"
+    stale.write_text(json.dumps({"digest": "0" * 64, "programs": {}, "entries": []}), encoding="utf-8")
+    monkeypatch.setattr(tables, "COMPILED", str(stale.relative_to("/")).join(("../" * 20, "")))
+    fresh = tables.load.__wrapped__()
+    assert fresh["programs"]["ls"] is not None
+
+
+def test_two_files_cannot_define_one_program() -> None:
+    with pytest.raises(ValueError, match="twice is already defined"):
+        tables.compile_tables([("a", b"[twice]\n"), ("b", b'["other twice"]\n')])
