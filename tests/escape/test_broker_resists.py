@@ -47,7 +47,7 @@ def test_a_flood_of_one_refusal_is_counted(for_somebody: Broker) -> None:
 def test_a_flood_of_notes_is_bounded(for_somebody: Broker) -> None:
     """Starts that are too large are refused by the guard itself, which says so each time."""
     flooding(for_somebody)
-    done = for_somebody.run("./flood", "same", "3000", "126000", patience=110)
+    done = for_somebody.run("./flood", "same", "1500", "126000", patience=110)
     assert done.code == 0, done
     assert len(for_somebody.events()) < 1_200
 

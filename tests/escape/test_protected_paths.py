@@ -127,6 +127,55 @@ def test_secrets_are_still_there_for_the_operator(planted: Planted) -> None:
     assert (planted.workspace / ".env").read_text() == "KEY=s3cret\n"
 
 
+MAKEFILE = """test:
+\t-printf planted > .envrc
+\t-printf planted > .git/hooks/pre-commit
+\t-mkdir -p new/.git/hooks && printf planted > new/.git/hooks/post-checkout
+\t-printf planted >> .git/config
+\t-mkdir .claude && printf planted > .claude/settings.json
+\t-printf planted > $$HOME/.bashrc
+\t-printf planted > /etc/cron.d/broker-escape
+\t-curl -s http://192.0.2.1/ && printf planted > reached
+\t-python3 -m pip install planted && printf planted > installed
+\t-cat .env > seen
+\t@echo recipes ran
+"""
+
+
+def test_under_builder_a_makefile_of_the_agents_own_gains_code_and_nothing_else(engine: str) -> None:
+    """The shipped profile lists `make test`, and the agent writes the Makefile: by design that is code of its own."""
+    with Attacked(engine) as broker:
+        for name, text in BEFORE.items():
+            broker.file(name, text)
+        broker.file("Makefile", MAKEFILE)
+        subprocess.run(["chown", "-hR", "1000:1000", str(broker.workspace)], check=True)
+        before = tree(broker.workspace / ".git")
+        done = broker.run("sh", "-c", "make test", profile="builder", patience=60)
+        assert b"recipes ran" in done.out, done
+        assert tree(broker.workspace / ".git") == before
+        for name in (".envrc", "new/.git/hooks", ".claude/settings.json", "reached", "installed"):
+            assert not (broker.workspace / name).exists(), name
+        seen = broker.workspace / "seen"
+        assert not seen.exists() or b"s3cret" not in seen.read_bytes()
+        assert {row["class"] for row in done["denials"]} >= {"persistence"}
+
+
+def test_a_config_that_somebody_outside_replaces_meanwhile_is_still_refused(for_somebody: Broker) -> None:
+    """A rename over a mounted file, done on the host, takes the mount away in every other place (rename(2), since
+    Linux 3.18). Then the label alone stands."""
+    furnish(for_somebody)
+    script = "import sys\nprint('ready', flush=True)\nsys.stdin.readline()\ntry: open('.git/config', 'a').write('planted')\nexcept OSError as e: print(e.errno)"
+    with for_somebody.started("python3", "-c", script, stdin=subprocess.PIPE) as running:
+        running.read_until(b"ready")
+        subprocess.run(["git", "config", "-f", str(for_somebody.workspace / ".git/config"), "user.name", "somebody"], check=True)
+        assert running.process.stdin is not None
+        running.process.stdin.write(b"\n")
+        running.process.stdin.flush()
+        done = running.finish()
+    assert done.out.split() == [b"ready", b"13"], done
+    assert "planted" not in (for_somebody.workspace / ".git/config").read_text()
+
+
 # Races: what a label cannot hold
 
 
