@@ -72,7 +72,7 @@ class SideBySide:
     place: Path
     environment: dict[str, str] = field(default_factory=dict)
     effects: tuple[str, ...] = ("persistence", "destructive", "unknown")
-    times: list[tuple[float, float]] = field(default_factory=list)
+    times: list[tuple[float, float, float]] = field(default_factory=list)
     owner: int = field(default_factory=lambda: ORDINARY if os.geteuid() == 0 else os.geteuid())
 
     @property
@@ -129,8 +129,12 @@ class SideBySide:
         assert inside.seen(normal, stderr=stderr) == outside.seen(normal, stderr=stderr)
         if files:
             assert inside.files == outside.files
-        self.times.append((outside.seconds, inside.seconds))
+        self.note_times(outside, inside)
         return inside
+
+    def note_times(self, outside: Ran, inside: Ran) -> None:
+        """Keep the times for the summary: outside, inside without and with the start of broker and sandbox."""
+        self.times.append((outside.seconds, inside.result["usage"]["wall_seconds"], inside.seconds))
 
     def command_line(self, argv: Sequence[str], *options: str) -> list[str]:
         """Return the command line that runs `argv` in the sandbox."""

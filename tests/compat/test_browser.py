@@ -14,26 +14,35 @@ def a_browser_may_start(both: SideBySide) -> None:
     both.effects = (*both.effects, "network_egress")
 
 
-def dump(both: SideBySide, *options: str) -> list[str]:
-    """Return the command that prints the page after its script has run."""
+# Refused, and nobody misses it: how likely the kernel ends which process for want of memory, counting touched
+# pages, a cache of fonts for the whole system, extensions, for everybody and where browsers keep secrets.
+HARMLESS = (
+    r"write /proc/\d+/(oom_score_adj|clear_refs)"
+    r"|\w+ /var/cache(/fontconfig.*)?"
+    r"|mkdir (/home/agent/\.config|/usr/lib)/chromium(/.*)?"
+)
+
+
+def browse(both: SideBySide, *options: str) -> list[str]:
+    """Return the command that shows the page. Its profile is not in ~/.config: browsers keep secrets there."""
     page = (both.workspace / "page.html").as_uri()
-    return ["chromium", "--headless", "--disable-gpu", *options, "--dump-dom", page]
+    return ["sh", "-c", 'exec chromium --headless --user-data-dir="$TMPDIR/chromium" "$@"', "sh", *options, page]
 
 
 def test_a_page_after_its_script(both: SideBySide) -> None:
-    ran = both.same(dump(both, "--no-sandbox"), project="browser", stderr=False)
+    command = browse(both, "--no-sandbox", "--dump-dom")
+    ran = both.same(command, project="browser", stderr=False, refused=HARMLESS)
     assert '<p id="result">MADE BY A SCRIPT</p>' in ran.stdout
 
 
 def test_a_screenshot(both: SideBySide) -> None:
-    page = (both.workspace / "page.html").as_uri()
-    command = ["chromium", "--headless", "--disable-gpu", "--no-sandbox", "--screenshot=page.png", page]
-    both.same(command, project="browser", stderr=False)
+    command = browse(both, "--no-sandbox", "--screenshot=page.png")
+    both.same(command, project="browser", stderr=False, refused=HARMLESS)
     assert (both.workspace / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_browsers_own_sandbox_needs_namespaces_and_fails(both: SideBySide) -> None:
     both.fresh("browser")
-    ran = both.inside(dump(both))
+    ran = both.inside(browse(both, "--dump-dom"))
     assert ran.exit_code != 0
     assert "sandbox" in ran.stderr.lower()

@@ -28,7 +28,7 @@ def test_the_race_detector_passes_what_is_right_and_finds_what_is_wrong(both: Si
     outside = both.outside(run)
     both.fresh("go")
     inside = both.inside(run)
-    both.times.append((outside.seconds, inside.seconds))
+    both.note_times(outside, inside)
     assert inside.result["denials"] == []
     assert inside.exit_code == outside.exit_code == 1
     for ran in (outside, inside):

@@ -34,3 +34,8 @@ def test_300_pipelines_under_a_timer(both: SideBySide) -> None:
 def test_a_virtual_environment(both: SideBySide) -> None:
     make = "python3 -m venv --without-pip .venv && .venv/bin/python -c 'import sys; print(sys.prefix)'"
     both.same(["sh", "-c", make])
+
+
+def test_what_fails_anyway_fails_with_the_errno_that_programs_look_for(both: SideBySide) -> None:
+    """Programs try, and go by the answer: `mkdir -p` on what exists, a search along a path."""
+    both.same(["python3", "errnos.py"], project="python")

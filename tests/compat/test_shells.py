@@ -31,7 +31,8 @@ def test_job_control_without_a_terminal(both: SideBySide) -> None:
 
 
 def test_300_pipelines_while_signals_arrive(both: SideBySide) -> None:
-    ran = both.same(["bash", "pipelines.sh"], project="shells")
+    # bash 5.2 sometimes complains about a trap that ran within `$(`; outside too.
+    ran = both.same(["bash", "pipelines.sh"], project="shells", stderr=False)
     assert ran.stdout.startswith("ticked\n")
 
 
