@@ -209,7 +209,8 @@ def _attend(
                 )  # fmt: skip
                 _note_memory(stage)
                 sandbox.kill()
-                streams.drain(DRAIN_SECONDS)
+                streams.drain(DRAIN_SECONDS if ending.ours else None, signals)
+                ending.output_lost = "; ".join(streams.problems)
         finally:
             seen = watch.stop()
             seen.output_bytes = budget.written
@@ -242,7 +243,7 @@ def _finish(
         journal.append(event.GUARD_LOST, task=task.path, reason=str(sandbox.failure))
         if isinstance(sandbox.failure, BrokerError):
             raise sandbox.failure
-    elif process is not None and process.failed is None and process.exited is None and ending == Ending():
+    elif process is not None and process.failed is None and process.exited is None and not ending.ours:
         journal.append(event.GUARD_LOST, task=task.path, reason="the guard, or its container, was ended from outside")
     for name, exceeded in (
         ("time", ending.timed_out), ("output", ending.output_exceeded), ("memory", task.oom),

@@ -84,8 +84,10 @@ class Reporter:
         self._write(denial_lines(row, self._colours))
 
     def finished(self, result: Result) -> None:
-        """Print the summary."""
+        """Print the summary; of a failure of ours, one line in any case."""
         if self._quiet:
+            if result.status == "failed":
+                self._write(f"broker: {escape(result.reason)}\n")
             return
         if not self._live:
             for row in result.denials:

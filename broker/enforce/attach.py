@@ -25,6 +25,8 @@ from broker.enforce.sandbox import Process, Sandbox
 
 CHUNK = 1 << 18
 GRACE_SECONDS = 5.0
+BACKGROUND_SECONDS = 0.2
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -36,6 +38,12 @@ class Ending:
     output_exceeded: bool = False
     memory_exceeded: bool = False
     interrupted: int = 0
+    output_lost: str = ""  # why a stream of ours could not take what the command wrote
+
+    @property
+    def ours(self) -> bool:
+        """Whether we ended it."""
+        return self.timed_out or self.output_exceeded or self.memory_exceeded or self.interrupted != 0
 
 
 class OutputBudget:
@@ -71,7 +79,7 @@ def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
     """Copy until the source ends, without a copy through this process where the kernel can splice.
 
     Closes `source`. A target that is closed (EPIPE) ends the copy: the writer then gets SIGPIPE, as it
-    would without a broker.
+    would without a broker. Raises OSError when the target cannot take it (ENOSPC).
     """
     # A cap needs to see the bytes. And splice(2) reads a file's position before it waits for data, so that it
     # would write over what somebody else (our own reports on the same stderr) wrote meanwhile.
@@ -81,6 +89,10 @@ def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
             if spliceable:
                 try:
                     moved = os.splice(source, target, CHUNK)
+                except BlockingIOError:  # somebody made our descriptor non-blocking, for all who share it
+                    select.select([source], [], [])
+                    select.select([], [target], [])
+                    continue
                 except OSError as error:
                     if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS):
                         raise
@@ -118,10 +130,32 @@ def feed_stdin(source: int, target: int) -> None:
     """Copy our stdin into the process's, and close its end when ours ends."""
     try:
         with contextlib.suppress(OSError):
-            while data := os.read(source, 65536):
+            while data := _read_when_ours(source):
                 write_all(target, data)
     finally:
         os.close(target)
+
+
+def _read_when_ours(source: int) -> bytes:
+    """Read, and wait where there is nothing, or where the terminal is not ours to read from."""
+    while True:
+        try:
+            return os.read(source, 65536)
+        except BlockingIOError:
+            select.select([source], [], [])
+        except OSError as error:
+            # SIGTTIN is ignored: a job in the background gets EIO instead of being stopped for input that its
+            # command may never want. It is in the foreground again when the shell says so; nothing tells us.
+            if error.errno != errno.EIO or not _in_background(source):
+                raise
+            time.sleep(BACKGROUND_SECONDS)
+
+
+def _in_background(terminal: int) -> bool:
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:
+        return False
 
 
 class Streams:
@@ -144,9 +178,11 @@ class Streams:
         if owner is not None and os.geteuid() == 0:
             for descriptor in self.inside:
                 os.fchown(descriptor, *owner)
+        self.problems: list[str] = []
+        self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outputs = [
-            threading.Thread(target=copy_stream, args=(out_read, stdout, budget), daemon=True),
-            threading.Thread(target=copy_stream, args=(err_read, stderr, budget), daemon=True),
+            threading.Thread(target=self._copy, args=("stdout", out_read, stdout, budget), daemon=True),
+            threading.Thread(target=self._copy, args=("stderr", err_read, stderr, budget), daemon=True),
         ]
         if stdin < 0:
             os.close(in_write)
@@ -161,11 +197,35 @@ class Streams:
         for thread in (*self._outputs, *([self._input] if self._input else [])):
             thread.start()
 
-    def drain(self, seconds: float) -> None:
-        """Wait until all output is delivered, or `seconds` are over (a reader of ours that is stuck)."""
-        deadline = time.monotonic() + seconds
-        for thread in self._outputs:
-            thread.join(max(0.0, deadline - time.monotonic()))
+    def _copy(self, name: str, source: int, target: int, budget: OutputBudget) -> None:
+        try:
+            copy_stream(source, target, budget)
+        except OSError as error:
+            self.problems.append(f"{name}: {error.strerror}")
+        finally:
+            os.eventfd_write(self._ended, 1)
+
+    def drain(self, seconds: float | None, signals: int | None = None) -> None:
+        """Wait until all output is delivered, as long as our reader takes: a pager is slow, not stuck.
+
+        Ends before that after `seconds`, and when a signal on `signals` wants us to end.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        sources = [self._ended] if signals is None else [self._ended, signals]
+        left = len(self._outputs)
+        while left:
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(sources, [], [], timeout)
+            if self._ended in ready:
+                left -= os.eventfd_read(self._ended)
+            if signals in ready and signals is not None:
+                numbers = os.read(signals, 256)
+                if signal.SIGTSTP in numbers:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                if any(number in ENDING for number in numbers):
+                    return
+            if not ready:
+                return
 
 
 @contextlib.contextmanager
@@ -182,9 +242,11 @@ def signals_as_events() -> Iterator[int]:
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     # What we were told to ignore (nohup, a shell's background job) stays ignored.
     caught = [
-        number for number in (*FORWARDED, signal.SIGWINCH, signal.SIGCONT) if signal.getsignal(number) != signal.SIG_IGN
+        number for number in (*FORWARDED, signal.SIGTSTP, signal.SIGWINCH, signal.SIGCONT)
+        if signal.getsignal(number) != signal.SIG_IGN
     ]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in caught}
+    before[signal.SIGTTIN] = signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # see _read_when_ours
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield reader
@@ -237,7 +299,13 @@ def wait_attached(
     while not process.over:
         ready, _, _ = select.select([process.changed, wake, signals], [], [], watch.timeout())
         if signals in ready:
-            _forward(sandbox, process, os.read(signals, 256), watch)
+            numbers = os.read(signals, 256)
+            _forward(sandbox, process, numbers, watch)
+            if signal.SIGTSTP in numbers:
+                # The command stops with us: what it would start meanwhile could not be judged.
+                sandbox.signal(process, signal.SIGTSTP, group=True)
+                os.kill(os.getpid(), signal.SIGSTOP)
+                sandbox.signal(process, signal.SIGCONT, group=True)
         if process.changed in ready:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(process.changed)
@@ -250,7 +318,7 @@ def _forward(sandbox: Sandbox, process: Process, numbers: bytes, watch: _Watch) 
     for number in numbers:
         if number in FORWARDED:
             sandbox.signal(process, number, group=True)
-            if number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) and watch.stop_at is None:
+            if number in ENDING and watch.stop_at is None:
                 if number != signal.SIGINT:
                     watch.stop_at = time.monotonic() + GRACE_SECONDS
                 watch.ending.interrupted = number
@@ -286,6 +354,8 @@ def serve_terminal(
                         _resize(stdin, master)
                     elif number in FORWARDED:
                         _forward(sandbox, process, bytes([number]), watch)
+                    elif number == signal.SIGTSTP:  # not from a key: those are the command's while it has the terminal
+                        sandbox.signal(process, number, group=True)
             if master in ready and not _pump(master, stdout, budget):
                 sources.discard(master)
             if stdin in ready and not _pump(stdin, master, None):

@@ -96,6 +96,10 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
             status="memory" if task.oom else "signalled", exit_code=128 + number, signal=_signal_name(number),
             oom=task.oom, reason=reason, **shared,
         )  # fmt: skip
+    if ending.output_lost and os.WEXITSTATUS(status) == 0:
+        # The command does not know: it wrote into a pipe. A success without its output is none.
+        reason = f"its output could not be written ({ending.output_lost})"
+        return Result(status="failed", exit_code=SETUP_FAILED, oom=task.oom, reason=reason, **shared)
     return Result(status="finished", exit_code=os.WEXITSTATUS(status), oom=task.oom, reason=reason, **shared)
 
 
