@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SECCOMP = Path(__file__).with_name("docker_seccomp.json")
 INSIDE = "/run/broker"
+HOSTNAME = "sandbox"
 LINK = "link.sock"
 MASK = "empty"
 # Seconds: for the guard's connection after the engine said "started", and for it to die after SHUTDOWN.
@@ -313,7 +314,7 @@ def container_config(plan: Plan, image: str, image_volumes: tuple[str, ...] = ()
     mounts, tmpfs = _shown(plan, image_volumes)
     return {
         "Image": image,
-        "Hostname": "sandbox",
+        "Hostname": HOSTNAME,
         "User": f"{plan.uid}:{plan.gid}",
         "Entrypoint": [f"{INSIDE}/guard", "--connect", f"{INSIDE}/{LINK}"],
         "Cmd": [],
@@ -326,6 +327,10 @@ def container_config(plan: Plan, image: str, image_volumes: tuple[str, ...] = ()
         "Labels": {**dict(plan.labels), **_own_labels(plan)},
         "HostConfig": {
             "NetworkMode": "none",
+            # The engine leaves a container without a network no name of its own and no ::1; tests that serve
+            # on `localhost` want both. It stays one interface, the loopback.
+            "ExtraHosts": [f"{HOSTNAME}:127.0.0.1"],
+            "Sysctls": _loopback_has_ipv6(),
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
@@ -341,6 +346,12 @@ def container_config(plan: Plan, image: str, image_volumes: tuple[str, ...] = ()
             **_limits(plan),
         },
     }
+
+
+def _loopback_has_ipv6() -> dict[str, str]:
+    """Return the setting that keeps ::1, where the kernel has IPv6 at all: else the engine would refuse it."""
+    there = Path("/proc/sys/net/ipv6/conf").is_dir()
+    return {"net.ipv6.conf.all.disable_ipv6": "0"} if there else {}
 
 
 def _limits(plan: Plan) -> dict[str, Any]:

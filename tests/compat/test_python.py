@@ -39,3 +39,9 @@ def test_a_virtual_environment(both: SideBySide) -> None:
 def test_what_fails_anyway_fails_with_the_errno_that_programs_look_for(both: SideBySide) -> None:
     """Programs try, and go by the answer: `mkdir -p` on what exists, a search along a path."""
     both.same(["python3", "errnos.py"], project="python")
+
+
+def test_servers_on_localhost_by_every_name(both: SideBySide) -> None:
+    both.fresh("python")
+    ran = both.inside(["python3", "loopback.py"])
+    assert ran.stdout.split() == ["127.0.0.1", "::1", "localhost", "sandbox"]

@@ -43,3 +43,16 @@ def test_a_shell_reads_its_script_from_stdin(both: SideBySide) -> None:
 
 def test_a_shell_killed_by_a_signal(both: SideBySide) -> None:
     assert both.same(["sh", "-c", "echo before; kill -9 $$"]).exit_code == 137
+
+
+def test_xargs_and_find_pass_long_lists(both: SideBySide) -> None:
+    both.same(
+        ["sh", "-c", "seq 100000 | xargs echo | md5sum; seq 3000 | xargs touch; find . -exec echo {} + | wc -w"], files=False
+    )
+
+
+def test_arguments_of_more_than_160_kib_are_too_long(both: SideBySide) -> None:
+    both.fresh("")
+    ran = both.inside(["sh", "-c", "/bin/echo $(seq 60000) | wc -c"])
+    assert "Argument list too long" in ran.stderr
+    assert [row["rule"] for row in ran.result["denials"]] == ["exec.too_large"]
