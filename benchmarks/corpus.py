@@ -18,10 +18,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Risk
-from broker.cli.classify import operation_of
+from broker.cli.classify import assess
 
 
 def right(row: dict[str, object], answer: Assessment) -> bool | None:
@@ -79,9 +78,8 @@ def report(file: Path, context: Context, show: str | None, limit: int) -> None:
     times: list[float] = []
     judged = fitting = shown = unparsable = 0
     for row in rows:
-        operation = operation_of(row.get("kind", "shell"), row["op"], row, context.home)
         started = time.perf_counter()
-        answer = classify(operation, context)
+        answer = assess(row.get("kind", "shell"), row["op"], context, row)
         times.append(time.perf_counter() - started)
         classes[answer.risk.label] += 1
         unparsable += any(reason.rule.startswith("text.") for reason in answer.reasons)

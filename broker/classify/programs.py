@@ -127,6 +127,8 @@ def _resolve_name(
         finding.add(Risk.UNKNOWN, "program.memfd", "It runs a program that exists in memory only.", span)
         return None
     named = paths.normalise(named)
+    if program and named.startswith("/proc/"):
+        named = paths.normalise(program)  # /proc/self/exe, /proc/self/fd/3: another name for the program
     made = paths.in_writable(named, context)
     target = paths.normalise(program) if program else ""
     if not made and target and paths.in_writable(target, context):

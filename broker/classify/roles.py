@@ -124,6 +124,8 @@ ROLES = frozenset(
         "script",
         "code",
         "config",
+        "library",
+        "library",
         "host",
         "url",
         "assignment",
@@ -200,6 +202,8 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
                 "option.config",
                 f"{what} reads {shown(word.text)}, which can name code to run.",
             )
+        case "library":
+            _library(call, word, what)
         case "host" | "url":
             call.add(Risk.NETWORK_EGRESS, "network.host", f"{what} reaches {shown(word.text)}.")
         case "assignment":
@@ -237,6 +241,13 @@ def destination(call: Call, sources: list[Word], target: Word) -> None:
                 call.write(inner, whole=whole)
     if folder and not sources:
         call.write(target, whole=whole)
+
+
+def _library(call: Call, word: Word, what: str) -> None:
+    """Code that a program loads into itself: the system's own is part of the program, any other is not."""
+    path = paths.resolve(word.text, call.scope.cwd, call.inquiry.context)
+    if path is None or not word.text.startswith("/") or paths.in_writable(path, call.inquiry.context):
+        call.add(Risk.CODE_EXECUTION, "option.library", f"{what} loads code from {shown(word.text)}.")
 
 
 def _moved(call: Call, word: Word) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from hashlib import sha256
 from typing import Any
+from zlib import crc32
 
 TABLES = (
     "archives",
@@ -46,10 +46,21 @@ def sources() -> list[tuple[str, bytes]]:
 
 def digest_of(tables: list[tuple[str, bytes]]) -> str:
     """The digest of the tables' sources: names and contents."""
+    from hashlib import sha256  # loads OpenSSL: only when compiling
+
     total = sha256()
     for name, content in tables:
         total.update(name.encode() + b"\0" + len(content).to_bytes(8, "little") + content)
     return total.hexdigest()
+
+
+def stamp_of(tables: list[tuple[str, bytes]]) -> int:
+    """A cheap check that a compiled file is made from these sources. It guards against staleness, not malice:
+    who can write one of these files can write all of them."""
+    total = 0
+    for name, content in tables:
+        total = crc32(content, crc32(f"{name} {len(content)} ".encode(), total))
+    return total
 
 
 def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
@@ -61,7 +72,12 @@ def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
 
     entries: list[Table] = []
     programs: dict[str, int] = {}
-    merged: Table = {"digest": digest_of(tables), "entries": entries, "programs": programs}
+    merged: Table = {
+        "digest": digest_of(tables),
+        "stamp": stamp_of(tables),
+        "entries": entries,
+        "programs": programs,
+    }
     for family, content in tables:
         parsed = tomllib.loads(content.decode())
         if family in _NO_PROGRAMS:
@@ -78,14 +94,14 @@ def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
 
 @cache
 def load() -> Table:
-    """Return the merged tables: the compiled file if its digest matches the sources, else the sources."""
+    """Return the merged tables: the compiled file if it is made from the sources, else the sources."""
     tables = sources()
     try:
         with open(f"{_FOLDER}/{COMPILED}", "rb") as file:
             data: Table = json.loads(file.read())
     except (OSError, ValueError):
         return compile_tables(tables)
-    return data if data.get("digest") == digest_of(tables) else compile_tables(tables)
+    return data if data.get("stamp") == stamp_of(tables) else compile_tables(tables)
 
 
 def program_table(name: str) -> Table | None:

@@ -128,8 +128,6 @@ def _clean(text: str) -> str:
 
 
 def _stream(context: Context) -> int:
-    from broker.classify import classify
-
     out = sys.stdout
     for line in sys.stdin.buffer:
         if not line.strip():
@@ -138,13 +136,43 @@ def _stream(context: Context) -> int:
             row = json.loads(line)
             if not isinstance(row, dict) or "op" not in row:
                 raise ValueError("a line is an object with `op` and `kind`")
-            operation = operation_of(row.get("kind", "shell"), row["op"], row, context.home)
-            answer = answer_of(classify(operation, context))
+            answer = answer_of(assess(row.get("kind", "shell"), row["op"], context, row))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         out.write(json.dumps(answer, ensure_ascii=False) + "\n")
         out.flush()
     return 0
+
+
+def assess(kind: Any, op: Any, context: Context, row: dict[str, Any] | None = None) -> Assessment:
+    """Classify one line's operation. Raises ValueError for what is none."""
+    from broker.classify import classify
+
+    if kind == "tool" and isinstance(op, str) and _switches_the_sandbox_off(op):
+        return _blocked(f"{_clean(op)[:60]} would run outside the sandbox.")
+    return classify(operation_of(kind, op, row, context.home), context)
+
+
+def _switches_the_sandbox_off(op: str) -> bool:
+    """Whether a tool call carries a parameter that takes it out of its agent's sandbox."""
+    import re
+
+    return bool(
+        re.search(
+            r"dangerously\w*sandbox\w*[\"']?\s*[=:]\s*[\"']?(?:true|1)\b|danger-full-access|bypassPermissions",
+            op,
+            re.IGNORECASE,
+        )
+    )
+
+
+def _blocked(why: str) -> Assessment:
+    from broker.classify import CLASSIFIER_VERSION, tables_digest
+    from broker.classify.risk import Assessment, Part, PartKind, Reason, Risk
+
+    reason = Reason(rule="tool.sandbox_off", risk=Risk.BLOCKED, text=why)
+    part = Part(kind=PartKind.WHOLE, effects=frozenset((Risk.BLOCKED,)), reasons=(reason,))
+    return Assessment(parts=(part,), classifier=CLASSIFIER_VERSION, tables=tables_digest())
 
 
 def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None, home: str = "/root") -> Operation:
@@ -161,7 +189,7 @@ def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None, home: st
             return Exec(argv=tuple(shlex.split(op)) or (op,), cwd=str(row.get("cwd", "")))
         raise ValueError("an exec's `op` is a list of words, or a command line")
     if not isinstance(op, str):
-        raise ValueError("`op` is a string")
+        raise TypeError("`op` is a string")
     match kind:
         case "shell":
             return ShellText(text=op)

@@ -95,9 +95,16 @@ def drawn(text: str, answer: Assessment) -> list[str]:
     return lines
 
 
+def _quoted(word: str) -> str:
+    """A word as one would type it: quoted only where it must be."""
+    if word and not set(word) & set(" \t\n'\"\\$`|&;<>()*?[]{}#~!"):
+        return word
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
 def _headline(text: str, part: Part) -> str:
     effects = ", ".join(risk.label for risk in sorted(part.effects, reverse=True))
-    words = " ".join(_printable(word) or "''" for word in part.argv)
+    words = " ".join(_printable(_quoted(word)) for word in part.argv)
     if not words and part.span is not None:
         words = _printable(text[part.span[0] : part.span[1]].split("\n", 1)[0])
     if len(words) > 90:

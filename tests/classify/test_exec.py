@@ -55,6 +55,12 @@ def test_a_link_of_the_system_to_a_program_of_the_task_is_the_tasks(context: Con
     assert "program.task_made" in rules(answer)
 
 
+def test_a_program_by_a_descriptor_is_the_program_it_is(context: Context) -> None:
+    answer = judged(context, "x", "https://host.example", path="/proc/self/fd/3", program="/usr/bin/curl")
+    assert effects(answer) == {"network_egress"}
+    assert "program.task_made" in rules(judged(context, "x", path="/proc/self/exe", program="/tmp/x"))
+
+
 def test_a_program_in_memory_is_code_and_unknown(context: Context) -> None:
     answer = judged(context, "x", path="/memfd:x (deleted)", program="/memfd:x (deleted)")
     assert effects(answer) == {"code_execution", "unknown"}
@@ -98,6 +104,12 @@ def test_an_unrecognised_program_has_exactly_that_rule(context: Context) -> None
         ),
         ("/usr/lib/git-core/git-add", ["git-add", "a"], {"local_write"}),
         ("/usr/lib/git-core/git", ["git", "maintenance", "run", "--auto"], {"local_write"}),
+        (
+            "/usr/bin/x86_64-linux-gnu-ld.bfd",
+            ["ld", "-plugin", "/usr/lib/gcc/x86_64-linux-gnu/12/liblto_plugin.so", "-o", "a.out", "a.o"],
+            {"local_write"},
+        ),
+        ("/usr/bin/ld", ["ld", "-plugin", "/tmp/x.so", "-o", "a.out"], {"code_execution", "local_write"}),
         ("/usr/bin/as", ["as", "-o", "/tmp/a.o", "/tmp/a.s"], {"local_write"}),
         ("/usr/bin/x86_64-linux-gnu-ld.bfd", ["ld", "-o", "a.out", "a.o"], {"local_write"}),
     ],
