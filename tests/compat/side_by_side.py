@@ -80,8 +80,8 @@ class SideBySide:
         """The project, in both runs."""
         return self.place / "work" / "project"
 
-    def fresh(self, project: str) -> None:
-        """Copy a project of `projects/` to the workspace; whatever was there is gone."""
+    def fresh(self, project: str, before: str = "") -> None:
+        """Copy a project of `projects/` to the workspace, and run `before` there; whatever was there is gone."""
         shutil.rmtree(self.place / "work", ignore_errors=True)
         for name in ("home", "tmp"):
             shutil.rmtree(self.place / name, ignore_errors=True)
@@ -94,6 +94,9 @@ class SideBySide:
         if os.geteuid() == 0:
             for folder in ("work", "home", "tmp"):
                 subprocess.run(["chown", "-R", f"{self.owner}:{self.owner}", self.place / folder], check=True)
+        if before:
+            ready = self.outside(["sh", "-e", "-c", before])
+            assert ready.exit_code == 0, ready.stderr
 
     def outside(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 300) -> Ran:
         """Run it as it would run without a broker."""
@@ -114,15 +117,16 @@ class SideBySide:
 
     def same(
         self, argv: Sequence[str], *, project: str = "", normal: Normal = without_times, stderr: bool = True,
-        files: bool = True, stdin: bytes = b"", refused: str = "", timeout: float = 300,
+        files: bool = True, stdin: bytes = b"", refused: str = "", before: str = "", timeout: float = 300,
     ) -> Ran:  # fmt: skip
         """Run it both ways; exit code, output, and the names of the files it left must be the same.
 
         Returns the inside run. Nothing may have been refused in it but what the pattern `refused` names.
+        `before` is a shell text that makes the workspace ready, outside, for either run.
         """
-        self.fresh(project)
+        self.fresh(project, before)
         outside = self.outside(argv, stdin=stdin, timeout=timeout)
-        self.fresh(project)
+        self.fresh(project, before)
         inside = self.inside(argv, stdin=stdin, timeout=timeout)
         denials = [row["what"] for row in inside.result["denials"]]
         assert [what for what in denials if not (refused and re.fullmatch(refused, what))] == []
