@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -83,6 +84,8 @@ class Broker:
         self.state.chmod(0o700)
         self.profiles.chmod(0o755)
         self.profile("any")
+        for name in ("default", "research", "adversary"):
+            self.shipped(name)
         if self.owner is not None:
             os.chown(self.workspace, self.owner, self.owner)
         if self.user is not None:
@@ -90,7 +93,7 @@ class Broker:
                 os.chown(path, self.user, self.user)
         return self
 
-    def profile(self, name: str, sandbox: Mapping[str, object] | None = None, **keys: object) -> str:
+    def profile(self, name: str, sandbox: Mapping[str, object] | None = None, **keys: Any) -> str:
         """Write a profile: `any`, and what is said here. Returns its name."""
         table = {**ANY, **keys, "sandbox": {"image": "python", **(sandbox or {})}}
         path = self.profiles / f"{name}.json"
@@ -99,6 +102,12 @@ class Broker:
         if self.user is not None:
             os.chown(path, self.user, self.user)
         return name
+
+    def shipped(self, name: str) -> str:
+        """Take over a shipped profile, with an image in which there is a Python to try things from."""
+        table = tomllib.loads((PROJECT / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
+        profile = table["profiles"][name]
+        return self.profile(name, **{"effects": {}, **profile})
 
     def file(self, name: str, content: str | bytes, mode: int = 0o644) -> Path:
         """Put a file into the workspace, as its owner."""
@@ -250,8 +259,8 @@ class Running:
     def finish(self, patience: float = PATIENCE) -> Done:
         """Wait for the end, and collect everything."""
         out, err = self.process.communicate(self._stdin, timeout=patience)
-        text = self.result.read_text(encoding="ascii") if self.result.exists() else "{}"
-        return Done(code=self.process.returncode, out=self.seen + (out or b""), err=err or b"", result=json.loads(text))
+        text = self.result.read_text(encoding="ascii") if self.result.exists() else ""
+        return Done(code=self.process.returncode, out=self.seen + (out or b""), err=err or b"", result=json.loads(text or "{}"))
 
     def read_until(self, text: bytes, patience: float = PATIENCE) -> bytes:
         """Read stdout until it holds `text`; unbuffered, so that nothing is lost for `finish`."""
@@ -313,6 +322,14 @@ def command_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/comm").read_bytes().strip()
     except OSError:
         return b""
+
+
+def state_of(pid: int) -> str:
+    """The state of a process as one letter (proc(5)); empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def parent_of(pid: int) -> int:

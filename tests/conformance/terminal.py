@@ -29,7 +29,8 @@ class Terminal:
         self.resize(24, 80)
         self.process = subprocess.Popen(
             words, stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True, cwd=folder,
-            env={**environment, "TERM": "xterm"}, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**environment, "TERM": "xterm"},
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread runs here yet
         )  # fmt: skip
         self.seen = b""
         self._position = 0
@@ -75,7 +76,9 @@ class Terminal:
                 self._read(deadline)
         while select.select([self.master], [], [], 0)[0] and self._read(deadline):
             pass
-        return self.process.wait(1)
+        if self.process.poll() is None:
+            raise AssertionError(f"it does not end; there is {self.seen[self._position :][-2000:]!r}")
+        return self.process.returncode
 
     def hang_up(self) -> None:
         """Close the window: the kernel sends SIGHUP to whoever has this terminal."""

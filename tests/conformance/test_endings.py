@@ -6,7 +6,6 @@ import signal
 import time
 
 import pytest
-
 from conformance.driver import Broker, kill
 
 
@@ -97,7 +96,7 @@ def test_a_command_that_ignores_every_signal_ends_at_its_timeout(broker: Broker)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1"])
 def test_a_signal_to_broker_reaches_the_command(broker: Broker, name: str) -> None:
     number = getattr(signal, name)
-    caught = f"import signal, sys\nsignal.signal({int(number)}, lambda *_: sys.exit(7))\nprint('ready', flush=True)\nsignal.pause()"
+    caught = f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(7))\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)"
     with broker.started("python3", "-c", caught) as running:
         running.read_until(b"ready")
         kill(running.pid, number)

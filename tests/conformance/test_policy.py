@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-
 from typing import Any
 
 import pytest
-
 from conformance.driver import Broker
 
 # Starts a program as an agent's harness does, and says how that went, without a shell in between.
@@ -61,7 +59,7 @@ def test_a_refusal_inside_a_shell_does_not_end_it(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["sh -c 'curl x'", "env curl x", "timeout 5 curl x", "nice curl x", "xargs -n1 curl <<<x", "find . -maxdepth 0 -exec curl x ;",
+    ["sh -c 'curl x'", "env curl x", "timeout 5 curl x", "nice curl x", "xargs -n1 curl <<<x", "find . -maxdepth 0 -exec curl x \\;",
      "echo x | xargs curl", "$(echo cu)rl x", "cp $(command -v curl) mine; ./mine x", "cp $(command -v curl) /tmp/ls; /tmp/ls x",
      "exec -a ls curl x", "eval 'cu''rl x'", "ln -s $(command -v curl) git; ./git x"],
 )  # fmt: skip
@@ -266,9 +264,9 @@ def test_protected_paths_cannot_be_written_whether_they_exist_or_not(for_somebod
 
 
 def test_a_refused_write_is_a_denial_with_the_path(broker: Broker) -> None:
-    broker.file(".git/HEAD", "ref: refs/heads/main\n")
+    broker.file(".git/hooks/README", "none yet\n")
 
-    done = broker.run("bash", "-c", "mkdir -p .git/hooks; (echo x >.git/hooks/pre-commit); exit 0")
+    done = broker.run("bash", "-c", "(echo x >.git/hooks/pre-commit); exit 0")
 
     rows = [row for row in done["denials"] if row["tool"] == "file" and "hooks" in row["what"]]
     assert rows and all(row["class"] == "persistence" and row_is_complete(row) for row in rows)

@@ -6,12 +6,12 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
-
-from conformance.driver import Broker
+from conformance.driver import Broker, until
 
 MEGABYTES = 100
 # A hundred different blocks, so that one lost or swapped is seen.
@@ -132,6 +132,52 @@ def test_a_slow_reader_slows_the_command_and_loses_nothing(broker: Broker) -> No
 
     assert first.startswith(b"1\n")
     assert done.out.splitlines() == [b"%d" % number for number in range(1, 1_000_001)]
+
+
+@pytest.mark.parametrize("engine", [pytest.param("bubblewrap", marks=pytest.mark.needs_bubblewrap)])
+def test_a_pager_may_take_its_time_after_the_command_has_ended(broker: Broker) -> None:
+    with broker.started("head", "-c", "1000000", "/dev/zero") as running:
+        broker.wait_for_event("spawn.started")
+        until(lambda: not broker.inside(), "the end of the command")
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(11)  # longer than broker gives a reader when it ends a task itself
+        done = running.finish()
+
+    assert (done.code, len(done.out)) == (0, 1_000_000)
+
+
+def test_a_full_disk_behind_stdout_is_told_and_is_no_success(broker: Broker) -> None:
+    with open("/dev/full", "wb") as full, broker.started("echo", "hello", stdout=full.fileno()) as running:
+        done = running.finish()
+
+    assert (done.code, done["status"]) == (70, "failed")
+    assert b"No space left" in done.err
+
+
+def test_non_blocking_streams_of_ours_lose_nothing(broker: Broker) -> None:
+    in_reader, in_writer = os.pipe()
+    out_reader, out_writer = os.pipe()
+    for descriptor in (in_reader, out_writer):
+        os.set_blocking(descriptor, False)
+    text = b"".join(b"%d\n" % number for number in range(100_000))
+    with broker.started("cat", stdin=in_reader, stdout=out_writer) as running:
+        os.close(in_reader)
+        os.close(out_writer)
+        broker.wait_for_event("spawn.started")
+        feeder = threading.Thread(target=lambda: (write_whole(in_writer, text), os.close(in_writer)))
+        feeder.start()
+        with os.fdopen(out_reader, "rb") as output:
+            seen = output.read()
+        feeder.join(60)
+        done = running.finish()
+
+    assert done.code == 0
+    assert seen == text
+
+
+def write_whole(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def test_output_over_the_cap_ends_the_task_and_what_was_under_it_arrives(broker: Broker) -> None:

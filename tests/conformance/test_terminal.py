@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-
-from conformance.driver import Broker, command_of, until
+from conformance.driver import Broker, command_of, state_of, until
 from conformance.terminal import CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, Terminal, terminal
 
 
@@ -56,12 +55,12 @@ def test_the_terminal_is_the_controlling_one_and_job_control_works_in_it(broker:
 
 
 SIZES = """
-import os, signal
-show = lambda *_: print(os.get_terminal_size().lines, os.get_terminal_size().columns, flush=True)
+import os, signal, time
+show = lambda *_: os.write(1, b'%d %d\\n' % os.get_terminal_size()[::-1])
 signal.signal(signal.SIGWINCH, show)
 show()
-print('ready', flush=True)
-while True: signal.pause()
+os.write(1, b'ready\\n')
+while True: time.sleep(0.05)
 """
 
 
@@ -127,6 +126,34 @@ def test_ctrl_z_stops_broker_and_fg_goes_on_where_it_was(broker: Broker) -> None
         screen.expect("prompt% ")
         screen.type("echo code $?\n")
         screen.expect("code 0")
+
+
+def test_ctrl_z_works_too_when_the_command_has_no_terminal_of_its_own(broker: Broker) -> None:
+    script = "echo ready; n=0; while [ $n -lt 1000 ]; do n=$((n+1)); /bin/true; [ -e stop ] && exit 4; done"
+    with at_a_shell(broker) as screen:
+        screen.type(run_line(broker, "sh", "-c", script).replace(" run ", " run --no-tty "))
+        screen.expect("ready\r\n")
+        screen.type(CTRL_Z)
+        screen.expect("Stopped")
+        screen.expect("prompt% ")
+        inside = [pid for pid in broker.inside() if command_of(pid) == b"sh"]
+        until(lambda: inside and all(state_of(pid) in "Tt" for pid in inside), "the command to stop as well")
+        broker.file("stop", "")
+        screen.type("fg\n")
+        screen.expect("prompt% ")
+        screen.type("echo code $?\n")
+        screen.expect("code 4")
+
+
+def test_a_background_job_is_not_stopped_for_input_that_it_does_not_read(broker: Broker) -> None:
+    with at_a_shell(broker) as screen:
+        screen.type(run_line(broker, "sh", "-c", "echo ready >ready; until [ -e go ]; do sleep 0.05; done; exit 6").strip() + " >log &\n")
+        screen.expect("prompt% ")
+        until((broker.workspace / "ready").exists, "the command")
+        broker.file("go", "")
+        screen.type("wait %1; echo code $?\n")
+        screen.expect("code 6")
+        assert b"Stopped" not in screen.seen
 
 
 def test_a_command_stopped_twice_goes_on_twice(broker: Broker) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from conformance.driver import Broker
 from conformance.fixtures import as_root
 
@@ -97,10 +96,19 @@ def test_exec_too_is_refused_when_the_refusal_cannot_be_recorded(broker: Broker,
     assert done.code == 73
 
 
-def test_a_result_file_that_cannot_be_written_is_told(broker: Broker, small_disk: Path) -> None:
+def test_a_result_that_the_disk_cannot_take_is_told_and_the_record_has_it(broker: Broker, small_disk: Path) -> None:
     fill(small_disk, 0)
 
-    done = broker.run("true", options=["--result", str(small_disk / "result.json")])
+    done = broker.run("sh", "-c", "exit 3", options=["--result", str(small_disk / "result.json")])
 
-    assert done.code not in (0,)
+    assert done.code == 70
+    assert b"result.json" in done.err and b"No space" in done.err and b"ended with 3" in done.err
+    assert broker.events()[-1]["exit_code"] == 3
+
+
+def test_a_result_file_that_cannot_be_made_is_told_before_anything_runs(broker: Broker) -> None:
+    done = broker.run("touch", "ran", options=["--result", str(broker.folder / "missing" / "result.json")])
+
+    assert done.code == 64
     assert b"result.json" in done.err
+    assert not (broker.workspace / "ran").exists()
