@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 

@@ -112,11 +112,11 @@ def test_no_unusual_way_to_exec_gets_past_the_profile(engine: str, how: str, unu
 
 
 @pytest.fixture(scope="module")
-def unusual() -> Iterator[dict[str, dict[str, str]]]:
+def unusual() -> dict[str, dict[str, str]]:
     """What each way of tests/guard/attacks/execs.c printed, on each engine."""
     ways = ["thread", "memfd", "memfd-proc", "opath", "dirfd", "vfork", "clone-parent", "clone-nosignal", "untraced",
             "clone3", "undumpable"]  # fmt: skip
-    yield _Lazily(lambda engine: _try_ways(engine, ways))
+    return _Lazily(lambda engine: _try_ways(engine, ways))
 
 
 class _Lazily(dict):  # type: ignore[type-arg]

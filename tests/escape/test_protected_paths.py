@@ -97,7 +97,7 @@ def test_on_the_host_every_protected_file_is_as_it_was(planted: Planted) -> None
     after = tree(planted.workspace)
     kept = {name: facts for name, facts in planted.before.items() if name.startswith((".git/", ".github/", ".vscode/"))}
     assert {name: after.get(name) for name in kept} == kept
-    assert set(name for name in after if name.startswith((".git/", ".github/", ".vscode/"))) == set(kept)
+    assert {name for name in after if name.startswith((".git/", ".github/", ".vscode/"))} == set(kept)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in NEW])
