@@ -6,6 +6,7 @@ line of its own attempt, and looks at the host itself.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -32,6 +33,7 @@ def probe(name: str) -> Path:
     if compiler is None:
         pytest.skip("no C compiler, and the attack needs one")
     made = Path(tempfile.mkdtemp(prefix="broker-probe-", dir="/tmp")) / Path(name).name
+    atexit.register(shutil.rmtree, made.parent, ignore_errors=True)
     made.parent.chmod(0o755)
     subprocess.run(
         [compiler, "-static", "-O1", "-pthread", "-o", str(made), str(PROBES / f"{name}.c")],

@@ -74,11 +74,12 @@ def test_what_an_agent_calls_things_never_reaches_the_terminal_raw(for_somebody:
      "if " * 9_000, "[[ " * 9_000, "$((" * 9_000, "\udcff" * 100],
     ids=range(13),
 )  # fmt: skip
-def test_monstrous_shell_text_is_an_answer_and_not_the_end(for_somebody: Broker, engine: str, text: str) -> None:
-    if engine == "docker":
-        pytest.skip("the same question, the same broker: asked once")
+@pytest.mark.needs_bubblewrap
+def test_monstrous_shell_text_is_an_answer_and_not_the_end(make_broker: Callable[..., Broker], text: str) -> None:
+    """The question and the broker are the same whatever the engine: asked once."""
+    broker = make_broker("bubblewrap", owner=1000)
     script = "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', sys.argv[1]], stderr=-3).returncode % 3)"
-    done = for_somebody.run("python3", "-c", script, os.fsencode(text), patience=50)
+    done = broker.run("python3", "-c", script, os.fsencode(text), patience=50)
     assert done.result.get("status") == "finished", done
 
 
