@@ -63,7 +63,7 @@ class Call:
 
     def shell(self, word: Word, dialect: str = "sh") -> None:
         """The command has a shell read this text."""
-        if not word.known or word.glob and not word.static:
+        if not word.known or (word.glob and not word.static):
             self.add(
                 Risk.CODE_EXECUTION, "shell.dynamic_text", "A shell runs a text that cannot be known before."
             )

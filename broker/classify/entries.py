@@ -1,6 +1,7 @@
 """Step 2: what the tables say of a program. In goes a name; out comes its Entry, parsed once.
 
-The language of options and operands is described at the top of tables/coreutils.toml."""
+The language of options and operands is described at the top of tables/coreutils.toml.
+"""
 
 from __future__ import annotations
 

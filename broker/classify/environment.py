@@ -49,7 +49,7 @@ def why_it_matters(name: str, value: str, context: Context) -> str | None:
         return _path_matters(value, context)
     if name == "HOME":
         return None if value == context.home else why
-    if name in ("XDG_CONFIG_HOME",):
+    if name == "XDG_CONFIG_HOME":
         return None if under(value, context.home) else why
     if name in load()["environment"]["by_place"]["names"]:
         known = UNKNOWN not in value and TAME not in value and value.startswith("/")

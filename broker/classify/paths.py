@@ -581,7 +581,7 @@ def watched_names() -> tuple[str, ...]:
 
 def _commonness(part: str) -> tuple[int, int]:
     """How often honest work touches such a name: dotted names are rare, `bin` and `config` are not."""
-    common = part in _COMMON or part.startswith("*") and "." not in part
+    common = part in _COMMON or (part.startswith("*") and "." not in part)
     return (
         3
         if part in ("go", "bin")

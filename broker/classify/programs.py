@@ -5,7 +5,8 @@ options a program knows and what each does, what its operands are, and which eff
 arguments are a language of their own (find, sed, git …) name a reader (readers/).
 
 A program is safe only with options known to be safe: any other option is `unknown`, unless the program
-already has effects that make it no worse (an interpreter's options, say)."""
+already has effects that make it no worse (an interpreter's options, say).
+"""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
     """Judge one value by its role."""
     whole = "whole" in call.marks
     match role:
-        case "" | "text" | "list" | "two":
+        case "" | "text" | "list" | "two" | "awk" | "sed":
             return
         case "read_kind":
             return  # what kind of file it is, not what is in it
@@ -251,7 +251,7 @@ def _library(call: Call, word: Word, what: str) -> None:
 
 
 def _moved(call: Call, word: Word) -> None:
-    """mv's sources: they are gone from where they were, but not lost."""
+    """The sources of mv: they are gone from where they were, but not lost."""
     context = call.inquiry.context
     path = paths.resolve(word.text, call.scope.cwd, context)
     if path is None:

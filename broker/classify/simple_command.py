@@ -81,6 +81,7 @@ class CommandReader:
         self.simple(tokens[first], tokens[index - 1], assignments, words, redirects, scope)
 
     def follows_compound(self, at: int) -> bool:
+        """Whether the redirection at this place belongs to a compound command in front of it."""
         while at >= 0 and self.tokens[at].kind is Kind.REDIRECT:
             at -= 1
         return (
@@ -98,6 +99,7 @@ class CommandReader:
         redirects: list[Token],
         scope: Scope,
     ) -> None:
+        """Expand a simple command's words, judge it, then its redirections."""
         inquiry, expander, base = self.inquiry, self.expander, self.base
         expander.scope = scope
         span = inquiry.span(base + first.start, base + last.end)
@@ -175,6 +177,7 @@ class CommandReader:
         return f"{name}={value}"
 
     def note_assignment(self, text: str, notes: list[Reason], span: Span) -> None:
+        """Note what setting this variable changes."""
         name, _, value = text.partition("=")
         why = environment.why_it_matters(name, value, self.inquiry.context)
         if why is not None:
@@ -190,6 +193,7 @@ class CommandReader:
     def only_assignments(
         self, tokens: list[Token], values: list[str], notes: list[Reason], span: Span, scope: Scope
     ) -> None:
+        """Judge assignments without a command: they last."""
         if not tokens and not notes:
             return
         for text in values:
@@ -310,6 +314,7 @@ class CommandReader:
             )
 
     def redirect(self, op: str, word: Word, finding: Finding, span: Span, scope: Scope) -> None:
+        """Add what one redirection does to its target."""
         context = self.inquiry.context
         if word.text.startswith("/dev/fd/"):
             return

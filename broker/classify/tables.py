@@ -55,8 +55,10 @@ def digest_of(tables: list[tuple[str, bytes]]) -> str:
 
 
 def stamp_of(tables: list[tuple[str, bytes]]) -> int:
-    """A cheap check that a compiled file is made from these sources. It guards against staleness, not malice:
-    who can write one of these files can write all of them."""
+    """A cheap check that a compiled file is made from these sources.
+
+    It guards against staleness, not malice: who can write one of these files can write all of them.
+    """
     total = 0
     for name, content in tables:
         total = crc32(content, crc32(f"{name} {len(content)} ".encode(), total))

@@ -1,9 +1,9 @@
-"""Step 2, first reader: cut a shell text into tokens, exactly as bash does.
+r"""Step 2, first reader: cut a shell text into tokens, exactly as bash does.
 
 In goes a text; out come its tokens and its *shape*: a text of the same length in which every word is a
 run of `w`, every redirection, comment and here-document body is blank, and only control operators and
 reserved words are left. The shape is what tree-sitter reads (shell.py). Everything that a grammar made for
-editors loses or misreads (backquotes in here-documents, `"$\\<newline>(`, extglob, two here-documents on
+editors loses or misreads (backquotes in here-documents, `"$\<newline>(`, extglob, two here-documents on
 one line, `time {`) lies inside words, redirections and bodies, and those are read here.
 
 It never runs or expands anything. Text that cannot be cut raises Unreadable.
@@ -419,7 +419,7 @@ class _Cutter:
             char = text[at]
             if len(self.tokens) > MAX_TOKENS:
                 raise Unreadable(f"it has more than {MAX_TOKENS} words and operators", "text.too_large")
-            if char == " " or char == "\t":
+            if char in {" ", "\t"}:
                 at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
             elif char == "\n":
                 at = self.newline(at)
@@ -450,8 +450,10 @@ class _Cutter:
 
     def newline(self, at: int) -> int:
         self.run_ends()
+        # tree-sitter takes some newlines for blanks (behind a pipe, with && on the next line): a semicolon it
+        # cannot mistake. Where a newline ends nothing it stays one.
+        self.put(at, at + 1, ";" if self.ends_something() else "\n")
         self.tokens.append(Token(Kind.OPERATOR, at, at + 1, "\n"))
-        self.put(at, at + 1, "\n")
         self.command_next = not self.awaiting_in
         at += 1
         for token in self.bodies:
@@ -459,6 +461,15 @@ class _Cutter:
             # The closing line's newline must stay a separator for nothing: blank is right, one was put above.
         self.bodies = []
         return at
+
+    def ends_something(self) -> bool:
+        """Whether a newline here ends a command (and is not just a blank line, or inside a compound's head)."""
+        if not self.tokens or self.awaiting_in:
+            return False
+        last = self.tokens[-1]
+        if last.kind is not Kind.OPERATOR:
+            return not (len(self.tokens) > 1 and self.tokens[-2].raw == "function" and self.command_next)
+        return last.raw in RESERVED_AFTER_COMMAND
 
     def operator(self, at: int) -> int:
         text = self.text
@@ -538,7 +549,8 @@ class _Cutter:
             if before.kind is Kind.OPERATOR and before.raw in ENDS_COMPOUND:
                 self.put(at - 1, at, ";")  # `{ …; done }`: tree-sitter wants a separator that bash does not
         self.tokens.append(Token(Kind.OPERATOR, at, end, raw))
-        self.put(at, end, raw)
+        # `!` changes no command, and tree-sitter does not take it before every compound: blank in the shape.
+        self.put(at, end, "" if raw == "!" else raw)
 
     def word(self, at: int) -> int:
         text = self.text
@@ -573,7 +585,7 @@ class _Cutter:
                 end = _skip_test(text, end)
                 self.simple(Kind.TEST, at, end)
                 return end
-            if raw == "time" or raw == "coproc":
+            if raw in {"time", "coproc"}:
                 return self.prefix(at, end, raw)
             if _ASSIGNMENT.match(raw):
                 self.simple(Kind.WORD, at, end)
@@ -607,7 +619,7 @@ class _Cutter:
             r"(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t])" if raw == "time" else r"[ \t]+\w+(?=[ \t]+[({])"
         )
         match = rest.match(text, end)
-        if match and not text[end : match.end()].strip() in RESERVED_BEFORE_COMMAND | RESERVED_BEFORE_WORD:
+        if match and text[end : match.end()].strip() not in RESERVED_BEFORE_COMMAND | RESERVED_BEFORE_WORD:
             end = match.end()
         tail = text[end:].lstrip(" \t")
         if not tail or tail[0] in ";&|\n)":

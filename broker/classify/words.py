@@ -72,7 +72,7 @@ class Expander:
             if pieces != [raw]:
                 self.offset = start
                 out: list[Word] = []
-                for piece in pieces:
+                for piece in filter(None, pieces):  # an empty alternative is no word
                     out += self._fields(piece, start, end)
                 return out
         self.offset = start
@@ -147,7 +147,7 @@ class Expander:
                 current.append(decode_ansi(raw[at + 2 : close - 1]))
                 seen = True
                 at = close
-            elif char == "$" or char == "`":
+            elif char in {"$", "`"}:
                 value, at = self._expansion(raw, at, quoted=False)
                 if split and value and (" " in value or "\n" in value or "\t" in value):
                     glob |= any(mark in value for mark in "*?[")
@@ -244,7 +244,7 @@ class Expander:
                 # Subscripts are evaluated again: bash runs a quoted substitution inside them.
                 close = text.find("'", at + 1)
                 at = close + 1 if close >= 0 else at + 1
-            elif char == "$" or char == "`":
+            elif char in {"$", "`"}:
                 _, at = self._expansion(text, at, quoted=True)
             elif char in "<>" and text.startswith("(", at + 1):
                 close = skip_parentheses(text, at + 2, 0)

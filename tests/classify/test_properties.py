@@ -102,6 +102,42 @@ def test_a_redirection_removes_no_effect(command: str, redirection: str) -> None
     assert effects("{ " + command + "; }") - {Risk.SAFE} <= effects("{ " + command + "; } " + redirection)
 
 
+COMPOUNDS = [
+    "if {a}; then\n  {b}\nelse\n  ls\nfi\n",
+    "if ! {a}\nthen {b}\nelif ls\nthen\npwd\nfi && ls",
+    "for x in a b\ndo\n  {a}\ndone | sort\n{b}",
+    "for ((i = 0; i < 3; i++)); do {a}; done; {b}",
+    "while {a}\ndo {b}\ndone < f\n\nls",
+    "until ls; do\n{a}\ndone\n[[ -f x ]] && {b}\n",
+    "f() {{\n  {a}\n}}\nf && {b}",
+    "function g\n{{\n{a}\n}}\n{b}",
+    "case $1 in\n  a)\n    {a}\n    ;;\n  b|c) {b} ;;\n  *)\n    ls\nesac",
+    "( {a}\n{b} ) > out\nls",
+    "{{ {a}; {b}; }} 2>&1 | tail -5\nls",
+    "{{ while ls; do {a}; done }} | cat\n{b}",
+    "{a} &\n{b} &\nwait",
+    "{a} |\n  sort\n{b} && ls",
+    "# comment\n{a} # it's\n\n\n  {b}",
+    "cat <<EOF > o\nit's\nEOF\n{a} && {b}",
+    "cat <<'A' <<-'B'\n(\nA\n\t`\n\tB\n{a}\n{b}",
+    'x=$({a})\necho "$({b})"',
+    "while read -r l; do {a}; done < <({b})",
+    "time {a}\n! {b}\n",
+]
+
+
+@given(st.sampled_from(COMPOUNDS), st.sampled_from(ONE_LINE), st.sampled_from(ONE_LINE))
+@settings(RELAXED, max_examples=500)
+def test_a_command_keeps_its_effects_inside_any_compound(compound: str, first: str, second: str) -> None:
+    text = compound.format(a=first, b=second)
+    answer = judged(text)
+    assert not [reason for reason in answer.reasons if reason.rule in _UNREAD], text
+    assert effects(first) - {Risk.SAFE} <= answer.effects
+
+
+_UNREAD = ("text.unparsable", "text.readers_disagree")
+
+
 PLAIN = [
     text
     for text in ONE_LINE
@@ -115,7 +151,7 @@ PLAIN = [
 )
 @RELAXED
 def test_a_wrapper_removes_no_effect(command: str, wrapper: str) -> None:
-    name = command.split()[0]
+    name = command.split(maxsplit=1)[0]
     if name in _RESERVED or (name in _BUILTINS and wrapper != "command "):
         return
     assert effects(command) - {Risk.SAFE} <= effects(wrapper + command)

@@ -97,7 +97,7 @@ def _read(call: Call) -> None:
 
 
 def subscript(call: Call, text: str) -> None:
-    """bash evaluates a subscript again, even a quoted one: a substitution inside it runs."""
+    """A subscript is evaluated again by bash, even a quoted one: a substitution inside it runs."""
     if "$(" not in text and "`" not in text:
         return
     call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")

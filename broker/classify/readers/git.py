@@ -139,8 +139,7 @@ def _git_transport(call: Call) -> None:
         if (
             word.text.startswith("ext::")
             or "=ext::" in word.text
-            or "::" in word.text.split("/", 1)[0]
-            and word.known
+            or ("::" in word.text.split("/", 1)[0] and word.known)
         ):
             call.add(
                 Risk.CODE_EXECUTION, "git.transport", f"git runs the program named in {shown(word.text)}."

@@ -21,7 +21,7 @@ def _find(call: Call) -> None:
         at += 1
     roots: list[Word] = []
     while at < len(words) and not (
-        words[at].text.startswith("-") and len(words[at].text) > 1 or words[at].text in ("(", ")", "!", ",")
+        (words[at].text.startswith("-") and len(words[at].text) > 1) or words[at].text in ("(", ")", "!", ",")
     ):
         roots.append(words[at])
         at += 1

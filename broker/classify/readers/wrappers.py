@@ -42,7 +42,7 @@ def _env(call: Call) -> None:
 
 
 def split_like_env(value: Word) -> list[Word]:
-    """env -S: blanks separate, quotes group, backslashes escape."""
+    """As env -S does it: blanks separate, quotes group, backslashes escape."""
     text, out, current, quote, seen = value.text, [], [], "", False
     at = 0
     while at < len(text):
