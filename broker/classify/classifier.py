@@ -121,7 +121,8 @@ def _file_change(inquiry: Inquiry, operation: FileChange) -> None:
                 finding.add(Risk.SYSTEM_WRITE, "path.node", "It makes a device or a pipe.")
         case _:
             paths.judge_write(finding, operation.path, context.cwd, context, None, whole=whole)
-    if operation.other and operation.action is FileAction.RENAME:
+    # Both get a second path that is the new name (FileChange); only a symlink's is text.
+    if operation.other and operation.action in (FileAction.RENAME, FileAction.LINK):
         paths.judge_write(finding, operation.other, context.cwd, context, None, whole=True)
     elif operation.other and whole:
         folder = operation.path.rsplit("/", 1)[0] or "/"

@@ -143,6 +143,16 @@ static bool opens_harmlessly(const struct open_meaning *o, const struct stat *st
     return S_ISDIR(st->st_mode) && !o->unnamed;
 }
 
+/* What the path itself is to blame for, the kernel will say too. Anything else (no descriptor, no memory, a bad
+ * disk) is the guard's own trouble, and a path that it could not look at is refused. */
+static void cannot_locate(struct task *t, int error) {
+    switch (error) {
+    case -ENOENT: case -ENOTDIR: case -ELOOP: case -EACCES: case -EBADF: case -ENAMETOOLONG:
+        return tracee_resume(t->tid, 0);
+    default: return unreadable(t, EACCES, "a path that cannot be looked at");
+    }
+}
+
 void files_change(struct task *t, uint64_t nr, const uint64_t args[6]) {
     const struct call *c = find_call(nr);
     struct memory m;
@@ -161,7 +171,7 @@ void files_change(struct task *t, uint64_t nr, const uint64_t args[6]) {
     bool follow = follows(c, args, o.flags);
     int found = path_locate(t, directory(args, c->dir), first, follow, path, &st);
     if (found == -ENAMETOOLONG) return unreadable(t, ENAMETOOLONG, "");
-    if (found && found != -ENOENT) return tracee_resume(t->tid, 0); /* the kernel will say the same */
+    if (found && found != -ENOENT) return cannot_locate(t, found);
     bool exists = !found, ask_first = watched(path) && !(exists && has_no_name(&st)), ask_second = false;
     bool creates = c->op == WRITE || c->op == SYMLINK || c->op == MKDIR || c->op == MKNOD;
     if (!exists && !creates) return tracee_resume(t->tid, 0);
@@ -172,7 +182,7 @@ void files_change(struct task *t, uint64_t nr, const uint64_t args[6]) {
     else {
         found = path_locate(t, directory(args, c->dir2), second, false, other, &st2);
         if (found == -ENAMETOOLONG) return unreadable(t, ENAMETOOLONG, "");
-        if (found && found != -ENOENT) return tracee_resume(t->tid, 0);
+        if (found && found != -ENOENT) return cannot_locate(t, found);
         ask_second = watched(other);
     }
     /* The kernel's own answer, whoever asks and wherever: `mkdir -p` tries each folder from the top. */

@@ -241,6 +241,13 @@ static bool absolute_path(struct task *t) {
         from = base;
     }
     int size;
+    /* A script's interpreter will open it by this name, whatever the descriptor is by then. */
+    if (q.expansion_size && q.dirfd != AT_FDCWD && q.named[0] != '/') {
+        char script[PATH_MAX + 64];
+        script_name(script);
+        strcpy(q.path, script);
+        return true;
+    }
     if (!from) size = snprintf(q.path, sizeof q.path, "%s", q.text);
     else size = snprintf(q.path, sizeof q.path, "%s%s%s", from, *from ? "/" : "", q.named);
     return size >= 0 && (size_t)size < sizeof q.path;

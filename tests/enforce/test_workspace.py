@@ -115,7 +115,8 @@ def test_a_git_file_that_points_at_a_foreign_folder_is_not_followed(tmp_path: Pa
     found = survey(str(place), read_only=False)
     assert found.git_folder == ""
     assert any("does not point back" in note for note in found.notes)
-    assert [bind.source for bind in found.binds()] == [str(place)]
+    # The file itself is shown read-only: a task must not point git elsewhere.
+    assert [bind.source for bind in found.binds()] == [str(place), str(place / ".git")]
 
 
 def test_nothing_is_created_in_the_users_tree(repository: Path) -> None:

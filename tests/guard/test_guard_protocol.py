@@ -115,7 +115,7 @@ def test_a_rule_with_a_bad_path_ends_in_fatal_or_grants_nothing(start: Start) ->
         struct.pack("<HHI", 67, 0, 1) + struct.pack("<I", 65),
         wire.encode(setup()),
         wire.encode(wire.Spawn(spawn=1, scope=0, cwd="/", argv=("true",), env=())),  # without descriptors
-        os.urandom(200_000),
+        random.Random(12).randbytes(200_000),
     ],
     ids=lambda packet: packet[:12].hex(),
 )
