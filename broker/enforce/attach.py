@@ -26,6 +26,7 @@ from broker.enforce.sandbox import Process, Sandbox
 CHUNK = 1 << 18
 GRACE_SECONDS = 5.0
 BACKGROUND_SECONDS = 0.2
+STOP_SECONDS = 1.0
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -302,16 +303,32 @@ def wait_attached(
             numbers = os.read(signals, 256)
             _forward(sandbox, process, numbers, watch)
             if signal.SIGTSTP in numbers:
-                # The command stops with us: what it would start meanwhile could not be judged.
-                sandbox.signal(process, signal.SIGTSTP, group=True)
-                os.kill(os.getpid(), signal.SIGSTOP)
-                sandbox.signal(process, signal.SIGCONT, group=True)
+                _stop_together(sandbox, process)
         if process.changed in ready:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(process.changed)
         if not process.over and watch.must_kill():
             break
     return watch.ending
+
+
+def _stop_together(sandbox: Sandbox, process: Process) -> None:
+    """Stop the command, then ourselves (Ctrl-Z without a terminal of the command's own), and go on together.
+
+    In this order: a start that is being judged is answered first, and nothing asks while nobody can answer. A
+    command that does not stop is not waited for.
+    """
+    sandbox.signal(process, signal.SIGTSTP, group=True)
+    deadline = time.monotonic() + STOP_SECONDS
+    while not process.stopped and not process.over and (left := deadline - time.monotonic()) > 0:
+        if select.select([process.changed], [], [], left)[0]:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(process.changed)
+    if process.over:
+        return
+    os.kill(os.getpid(), signal.SIGSTOP)
+    process.stopped = 0
+    sandbox.signal(process, signal.SIGCONT, group=True)
 
 
 def _forward(sandbox: Sandbox, process: Process, numbers: bytes, watch: _Watch) -> None:
