@@ -564,52 +564,25 @@ def innocent_names() -> tuple[str, ...]:
 
 @cache
 def watched_names() -> tuple[str, ...]:
-    """Patterns of one component that together cover the catalogue below writable roots.
+    """Patterns of consecutive components that together cover the catalogue below writable roots.
 
-    For an entry of several components one of them is enough; the rarest is chosen (`.git/hooks/` → `.git`),
-    so that the guard asks about few honest changes.
+    The guard asks about paths that hold an entry's components (`^`: directly below a writable root, as the
+    home is one; `=`: as their last ones), and about the
+    folders on the way to an entry, because a folder that was filled elsewhere may be moved there. It does not
+    ask about the thousand files that git itself keeps below `.git`.
     """
     chosen: set[str] = set()
     paths = load()["paths"]
-    keys: list[str] = [*paths["persistence"]["workspace"], *paths["persistence"]["home"]]
-    for key in keys:
-        parts = key.strip("/").split("/")
-        best = min(parts, key=_commonness)
-        chosen.add(_one_star(best))
+    keys = [("", key) for key in paths["persistence"]["workspace"]]
+    keys += [("^", key) for key in paths["persistence"]["home"]]
+    for anchor, key in keys:
+        parts = [_one_star(part) for part in key.strip("/").split("/")]
+        # What lies below a folder of any name is covered by that folder's parent.
+        known = parts.index("*") if "*" in parts else len(parts)
+        whole = known == len(parts) and not key.endswith("/")
+        chosen.add(anchor + ("=" if whole else "") + "/".join(parts[:known]))
+        chosen |= {f"{anchor}=" + "/".join(parts[:count]) for count in range(1, known)}
     return tuple(sorted(chosen))
-
-
-def _commonness(part: str) -> tuple[int, int]:
-    """How often honest work touches such a name: dotted names are rare, `bin` and `config` are not."""
-    common = part in _COMMON or (part.startswith("*") and "." not in part)
-    return (
-        3
-        if part in ("go", "bin")
-        else 2
-        if common
-        else 0
-        if part.startswith(".") and part not in (".config", ".local", ".cache")
-        else 1,
-        0,
-    )
-
-
-_COMMON = frozenset(
-    [
-        "bin",
-        "lib",
-        "config",
-        "hooks",
-        "share",
-        "code",
-        "user",
-        "library",
-        "go",
-        "site-packages",
-        "objects",
-        "info",
-    ]
-)
 
 
 def _one_star(part: str) -> str:

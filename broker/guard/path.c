@@ -223,6 +223,31 @@ bool name_matches(const char *name, size_t n, const char *pattern) {
     return false;
 }
 
+/* Whether the components that start at `part` are those of a pattern: `a/b` anywhere, `^a/b` directly below a writable
+ * root, `=a/b` (and `^=a/b`) as the path's last. */
+static bool components_match(const char *part, bool below_root, const char *pattern) {
+    if (*pattern == '^') {
+        if (!below_root) return false;
+        pattern++;
+    }
+    bool to_the_end = *pattern == '=';
+    if (to_the_end) pattern++;
+    /* Most patterns end here: each is tried at each component of each changed path. */
+    if (*pattern != '*' && *pattern != tolower((unsigned char)*part)) return false;
+    char name[NAME_MAX + 1];
+    for (;;) {
+        size_t n = strcspn(part, "/"), m = strcspn(pattern, "/");
+        if (m > NAME_MAX) return false;
+        memcpy(name, pattern, m);
+        name[m] = 0;
+        if (!n || !name_matches(part, n, name)) return false;
+        part += n + strspn(part + n, "/");
+        pattern += m;
+        if (!*pattern) return !to_the_end || !*part;
+        pattern++;
+    }
+}
+
 /* Whether a change to this path must be asked about. */
 bool path_watched(const char *path, const struct strings *roots, const struct strings *quiet,
                   const struct strings *names) {
@@ -234,12 +259,12 @@ bool path_watched(const char *path, const struct strings *roots, const struct st
     if (!root) return true;
     size_t skip = strlen(root);
     while (skip && root[skip - 1] == '/') skip--;
-    for (const char *part = path + skip; *part;) {
+    bool below_root = true;
+    for (const char *part = path + skip; *part; below_root = false) {
         part += strspn(part, "/");
-        size_t n = strcspn(part, "/");
-        for (uint32_t i = 0; n && i < names->n; i++)
-            if (name_matches(part, n, names->v[i])) return true;
-        part += n;
+        for (uint32_t i = 0; *part && i < names->n; i++)
+            if (components_match(part, below_root, names->v[i])) return true;
+        part += strcspn(part, "/");
     }
     return false;
 }

@@ -128,17 +128,48 @@ def test_a_workspace_below_the_temporary_space_is_still_a_workspace() -> None:
     assert "persistence" in write("/home/dev/.bashrc", inside)
 
 
+def asked_about(path: str) -> bool:
+    """What the guard makes of the patterns (broker/guard/path.c)."""
+    parts = path.lower().split("/")
+    for name in WATCHED_NAMES:
+        anchored, at_end = name.startswith("^"), name.lstrip("^").startswith("=")
+        pattern = name.lstrip("^=").split("/")
+        for at in range(1 if anchored else len(parts) - len(pattern) + 1):
+            if at_end and at + len(pattern) != len(parts):
+                continue
+            if all(star_match(part, piece) for part, piece in zip(parts[at : at + len(pattern)], pattern, strict=False)
+            ) and len(parts) - at >= len(pattern):
+                return True
+    return False
+
+
 @pytest.mark.parametrize("kind", ["workspace", "home"])
 def test_the_watched_names_cover_every_entry(kind: str) -> None:
     for entry in entries("persistence", kind):
+        assert asked_about(("deep/" if kind == "workspace" else "") + example(entry)), entry.key
+
+
+@pytest.mark.parametrize("kind", ["workspace", "home"])
+def test_a_folder_filled_elsewhere_cannot_be_moved_to_an_entry_unasked(kind: str) -> None:
+    for entry in entries("persistence", kind):
         parts = [part.replace("*", "x") for part in entry.parts]
-        assert any(star_match(part, name) for part in parts for name in WATCHED_NAMES), entry.key
+        for count in range(1, len(parts) + 1):
+            assert asked_about(("deep/" if kind == "workspace" else "") + "/".join(parts[:count])), entry.key
+
+
+def test_the_files_that_git_keeps_for_itself_are_not_asked_about() -> None:
+    for path in (".git/objects/ab/cdef", ".git/index.lock", ".git/refs/heads/main", ".git/logs/HEAD", ".git/COMMIT_EDITMSG",
+                 "build/bin/tool", "src/config/settings.py"):  # fmt: skip
+        assert not asked_about(path), path
 
 
 def test_the_watched_names_are_patterns_that_the_guard_can_read() -> None:
     for name in WATCHED_NAMES:
-        assert name == name.lower() and "/" not in name and name.count("*") <= 1
-        assert "*" not in name[1:-1]
+        assert name == name.lower()
+        for part in name.lstrip("^=").split("/"):
+            assert part not in ("", "*")
+            assert part.count("*") <= 1
+            assert "*" not in part[1:-1]
 
 
 def test_protected_paths_are_relative_to_the_workspace() -> None:
