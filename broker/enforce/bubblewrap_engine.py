@@ -14,7 +14,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from broker.enforce.devices import seal_devices
+from broker.enforce.seal import DEVICES, seal
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
@@ -44,7 +44,7 @@ class BubblewrapContainer:
         """Learn the guard's pid (from the credentials on its first message) and confine it to its cgroup."""
         self.init_pid = pid
         if self._of_root:
-            seal_devices(pid)
+            seal(pid, DEVICES)
         if self._cgroup is not None:
             self._cgroup.join(pid)
 

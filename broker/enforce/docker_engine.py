@@ -27,6 +27,7 @@ from broker.enforce.docker_mounts import EMPTY_TMPFS, bind_mounts, masks, tmpfs_
 from broker.enforce.engine import Bind, Plan
 from broker.enforce.limits import oom_kills
 from broker.enforce.runtime import OwnerMark
+from broker.enforce.seal import PROC, seal
 from broker.errors import HostCannotEnforce
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class DockerEngine:
             container.watch()
             container.link = listener.accept(container)
             _prove(container.init_pid, plan)
+            if plan.uid == 0:
+                seal(container.init_pid, PROC)
             container.linked = True
         return container
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.enforce import wire
-from broker.enforce.devices import seal_devices
+from broker.enforce.seal import DEVICES, seal
 from broker.guard import build
 
 Policy = Callable[[wire.ExecAsked | wire.FileAsked], wire.Answer | None]
@@ -293,7 +293,7 @@ def sandbox(
             if os.geteuid() == 0:
                 # Without this, a hostile program of root's own sandbox changes the host's /dev/null.
                 children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-                seal_devices(int(children[0]))
+                seal(int(children[0]), DEVICES)
             if say_setup:
                 box.send(setup(**changes))
                 ready = box.until(lambda m: isinstance(m, wire.Ready | wire.Fatal))
