@@ -145,10 +145,10 @@ def _single(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed
         name = name[1:] if name[1:] in entry.options or name not in entry.options else name
     option = entry.options.get(name)
     if option is None:
-        for key, found in entry.options.items():  # attached values: -Wall, -O2, -Ifolder
-            if found.takes == "?" and len(key) == 2 and word.text.startswith(key):
-                _given(call, parsed, found, Word(word.text[2:], word.static, word.glob, word.start, word.end))
-                return at + 1
+        found = entry.options.get(word.text[:2])  # attached values: -Wall, -O2, -Ifolder
+        if found is not None and found.takes == "?":
+            _given(call, parsed, found, Word(word.text[2:], word.static, word.glob, word.start, word.end))
+            return at + 1
         if entry.numbers and name[1:].isdigit():
             return at + 1
         _unknown_option(call, entry, name)

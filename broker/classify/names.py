@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 
 from broker.classify import paths
 from broker.classify.tables import load, program_table
@@ -14,7 +14,7 @@ _TRIPLET = re.compile(
 )
 
 
-@cache
+@lru_cache(maxsize=4096)  # names come from the task: they must not fill the memory
 def known_name(name: str) -> str:
     """Reduce a program's file name to the name that its entry has: python3.11 → python3, x-y-linux-gnu-gcc-12 → gcc."""
     programs = load()["programs"]
@@ -34,6 +34,7 @@ def known_name(name: str) -> str:
     return short
 
 
+@lru_cache(maxsize=4096)
 def internal_name(path: str) -> str | None:
     """Programs that tool chains start for themselves, by where they are: what they count as."""
     name = path.rsplit("/", 1)[-1]

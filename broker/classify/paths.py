@@ -7,9 +7,10 @@ symlinks resolved; no file system is looked at.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from broker.classify.context import Context
@@ -74,6 +75,7 @@ def _component(name: str, pattern: str) -> bool:
 
 
 _WILD = ("*", "?", "[", UNKNOWN, TAME)
+_HAS_WILD = re.compile(f"[*?[{UNKNOWN}{TAME}]").search
 
 
 def star_match(name: str, pattern: str) -> bool:
@@ -125,27 +127,52 @@ def _glob(pattern: str, name: str) -> bool:
     return pattern[p:].strip("*") == ""
 
 
+@cache
+def _beginnings(kind: str, where: str) -> tuple[frozenset[str], re.Pattern[str] | None]:
+    """What the first component of a section's entries can be: names, and one expression for all patterns."""
+    index = catalogue(kind, where)
+    patterns = {entry.parts[0].replace("*", "\0") for entry in index.get("*", ())}
+    if not patterns:
+        return frozenset(index), None
+    either = "|".join(re.escape(pattern).replace("\0", "[^/]*") for pattern in sorted(patterns))
+    return frozenset(index), re.compile(rf"(?:\A|/)(?:{either})(?:/|\Z)")
+
+
+def _may_begin(kind: str, where: str, lower: str, parts: list[str]) -> bool:
+    """Whether an entry may begin at any of these components: False spares the walk that finds none."""
+    names, patterns = _beginnings(kind, where)
+    return (
+        not names.isdisjoint(parts)
+        or (patterns is not None and patterns.search(lower) is not None)
+        or _HAS_WILD(lower) is not None
+    )
+
+
 def _lookup(index: Index, parts: list[str], at: int, *, inside: bool) -> Entry | None:
     """Find an entry that covers parts[at:], or (with `inside`) one that lies below parts[at:]."""
     first = parts[at]
     candidates = index.get(first)
-    if candidates is None:
-        candidates = []
     extra = index.get("*")
     if extra:
-        candidates = candidates + extra
-    if first[:1] == "." and len(first) > 1 and any(mark in first for mark in _WILD):
+        candidates = candidates + extra if candidates else extra
+    if first[:1] == "." and len(first) > 1 and _HAS_WILD(first):
         candidates = [entry for entries in index.values() for entry in entries]
+    if candidates is None:
+        return None
     rest = len(parts) - at
     for entry in candidates:
         wanted = len(entry.parts)
         if rest < wanted:
-            if inside and all(_component(parts[at + i], entry.parts[i]) for i in range(rest)):
-                return entry
+            if not inside:
+                continue
+            wanted = rest
+        elif rest > wanted and not entry.folder:
             continue
-        if rest > wanted and not entry.folder:
-            continue
-        if all(_component(parts[at + i], entry.parts[i]) for i in range(wanted)):
+        for i in range(wanted):
+            name, pattern = parts[at + i], entry.parts[i]
+            if name != pattern and not _component(name, pattern):
+                break
+        else:
             return entry
     return None
 
@@ -209,22 +236,44 @@ def under(path: str, root: str) -> bool:
 
 def place_of(path: str, context: Context) -> Place:
     """Say whose an absolute path is. The longest root that holds it decides."""
-    best, place = -1, Place.OUTSIDE
-    roots = [(context.workspace, Place.WORKSPACE), *((root, Place.SCRATCH) for root in context.scratch)]
-    if context.home in context.writable_roots or not context.writable:
-        roots.append((context.home, Place.HOME))
-    for root in context.writable:
-        if root not in (context.workspace, context.home) and root not in context.scratch:
-            roots.append((root, Place.WORKSPACE))
-    for root, kind in roots:
-        if under(path, root) and len(root) > best:
-            best, place = len(root), kind
-    return place
+    for root, below, place in _places(context.workspace, context.home, context.scratch, context.writable):
+        if path == root or path.startswith(below):
+            return place
+    return _OUTSIDE
+
+
+_OUTSIDE = Place.OUTSIDE
+
+
+@lru_cache(maxsize=64)
+def _places(
+    workspace: str, home: str, scratch: tuple[str, ...], writable: tuple[str, ...]
+) -> tuple[tuple[str, str, Place], ...]:
+    """Each root, what everything below it begins with, and whose it is; the longest first."""
+    roots = [(workspace, Place.WORKSPACE), *((root, Place.SCRATCH) for root in scratch)]
+    if home in writable or not writable:
+        roots.append((home, Place.HOME))
+    roots += [(root, Place.WORKSPACE) for root in writable if root not in (workspace, home, *scratch)]
+    roots.sort(key=lambda root: -len(root[0]))
+    return tuple((root.rstrip("/"), _below(root), place) for root, place in roots)
+
+
+def _below(root: str) -> str:
+    """What every path below a root begins with."""
+    root = root.rstrip("/")
+    return root + "/" if root else ""
 
 
 def in_writable(path: str, context: Context) -> bool:
     """Whether the task can write here: a program found here may be one that it made."""
-    return any(under(path, root) for root in context.writable_roots)
+    roots, below = _writable(context.writable_roots)
+    return path in roots or path.startswith(below)
+
+
+@lru_cache(maxsize=64)
+def _writable(roots: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The roots, and what everything below any of them begins with."""
+    return frozenset(root.rstrip("/") for root in roots), tuple(_below(root) for root in roots)
 
 
 def _home_parts(parts: list[str], context: Context) -> list[str] | None:
@@ -251,9 +300,8 @@ def find_entry(
     """
     if path is None:
         return _find_by_tail(kind, text, inside=inside)
-    parts = path.lower().strip("/").split("/")
-    if parts == [""]:
-        parts = []
+    lower = path.lower().strip("/")
+    parts = lower.split("/") if lower else []
     if parts:
         entry = _lookup(catalogue(kind, "absolute"), parts, 0, inside=inside)
         if entry is not None and not (entry.parts == ("root",) and context.home.startswith("/root")):
@@ -272,6 +320,8 @@ def find_entry(
                 if place is Place.WORKSPACE and under(path, context.workspace)
                 else 0
             )
+            if not _may_begin(kind, "workspace", lower, parts[start:] if start else parts):
+                return None
             for at in range(start, len(parts)):
                 entry = _lookup(workspace, parts, at, inside=inside)
                 if entry is not None and not (entry.where == "workspace" and parts[-1].endswith(".sample")):
@@ -311,17 +361,28 @@ def is_secret(path: str) -> bool:
 
 def _named(name: str, kind: str) -> Entry | None:
     index = catalogue(kind, "name")
-    for entry in index.get(name, ()):
-        return entry
-    if name[:1] == "." and any(mark in name for mark in _WILD) and len(name) > 1:
+    exact = index.get(name)
+    if exact:
+        return exact[0]
+    if name[:1] == "." and len(name) > 1 and _HAS_WILD(name):
         for entries in index.values():
             for entry in entries:
                 if "*" not in entry.key and _could_be(name, entry.key):
                     return entry
-    for entry in index.get("*", ()):
-        if star_match(name, entry.key):
-            return entry
-    return None
+    patterns, starred = _name_patterns(kind)
+    found = patterns.match(name)
+    return starred[found.lastindex - 1] if found is not None and found.lastindex else None
+
+
+@cache
+def _name_patterns(kind: str) -> tuple[re.Pattern[str], tuple[Entry, ...]]:
+    """One expression for all patterns among a kind's names: its n-th group is the n-th entry's."""
+    starred = tuple(catalogue(kind, "name").get("*", ()))
+    either = "|".join(
+        "(" + ".*".join(re.escape(piece) for piece in entry.key.split("*")) + ")" for entry in starred
+    )
+    # Without a pattern: an expression that matches nothing.
+    return re.compile(rf"(?:{either})\Z" if either else r"(?!)", re.DOTALL), starred
 
 
 # -- judging -------------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.classify import WATCHED_NAMES, classify, is_secret, protected_paths
 from broker.classify.context import Context
-from broker.classify.paths import Entry, catalogue, star_match
+from broker.classify.paths import Entry, _lookup, _may_begin, _named, catalogue, star_match
 from broker.classify.risk import Risk
 from broker.request.operation import Connection, FileAction, FileChange, FileRead
 
@@ -137,7 +139,9 @@ def asked_about(path: str) -> bool:
         for at in range(1 if anchored else len(parts) - len(pattern) + 1):
             if at_end and at + len(pattern) != len(parts):
                 continue
-            if all(star_match(part, piece) for part, piece in zip(parts[at : at + len(pattern)], pattern, strict=False)
+            if all(
+                star_match(part, piece)
+                for part, piece in zip(parts[at : at + len(pattern)], pattern, strict=False)
             ) and len(parts) - at >= len(pattern):
                 return True
     return False
@@ -206,3 +210,37 @@ def test_the_catalogue_is_large_enough_to_be_of_use() -> None:
 def test_connections_to_inner_addresses_are_worse(address: str, expected: set[str], context: Context) -> None:
     answer = classify(Connection(address=address, port=80), context)
     assert {risk.label for risk in answer.effects} == expected
+
+
+_PIECES = st.sampled_from(
+    [
+        *(entry.parts[0] for entry in entries("persistence", "workspace")),
+        *(entry.key for kind in ("secret", "innocent") for entry in entries(kind, "name")),
+        *("src", "a.py", ".", ".x", "", "\n", ".bashr?", ".git[h]ooks"),
+    ]
+)
+_COMPONENTS = st.builds(
+    lambda piece, filling, end: piece.replace("*", filling) + end,
+    _PIECES,
+    st.sampled_from(["", "x", ".", "\n", "*", "pem.key"]),
+    st.sampled_from(["", "", "x", "\n"]),
+)
+
+
+@given(st.lists(_COMPONENTS, min_size=1, max_size=4))
+def test_what_the_quick_look_leaves_out_no_walk_finds(parts: list[str]) -> None:
+    lower = "/".join(parts)
+    if not _may_begin("persistence", "workspace", lower, lower.split("/")):
+        index = catalogue("persistence", "workspace")
+        assert all(_lookup(index, parts, at, inside=True) is None for at in range(len(parts)))
+
+
+@given(_COMPONENTS)
+def test_all_patterns_in_one_expression_find_what_each_by_itself_finds(name: str) -> None:
+    for kind in ("secret", "innocent"):
+        if name in catalogue(kind, "name") or (name[:1] == "." and any(mark in name for mark in "*?[")):
+            continue
+        by_itself = [
+            entry for entry in entries(kind, "name") if "*" in entry.key and star_match(name, entry.key)
+        ]
+        assert _named(name, kind) == (by_itself[0] if by_itself else None)
