@@ -30,6 +30,8 @@ def check(entry: Entry) -> None:
         roles |= {option.role, *(word.removesuffix("...") for word in option.operands.split())}
     assert roles - {""} <= ROLES, entry.name
     assert all(isinstance(risk, Risk) for risk in entry.effects)
+    commands = [name for names in entry.raw.get("commands", {}).values() for name in names.split()]
+    assert sorted(set(commands)) == sorted(commands), f"{entry.name} has a command twice"
     for name in entry.sub:
         own = sub_entry(entry, name)
         assert own is not None
@@ -49,7 +51,8 @@ def test_every_program_has_an_entry_that_can_be_read() -> None:
 def test_the_compiled_tables_say_what_the_sources_say(tmp_path: Path) -> None:
     merged = tables.compile_tables(tables.sources())
     target = compile_main(tmp_path / "tables.json")
-    assert json.loads(target.read_text(encoding="utf-8")) == json.loads(json.dumps(merged))
+    compiled = json.loads(target.read_text(encoding="utf-8"))
+    assert json.dumps(compiled) == json.dumps(merged), "the order counts, too"
     assert merged["digest"] == tables_digest()
 
 
