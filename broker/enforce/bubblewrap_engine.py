@@ -164,15 +164,9 @@ def arguments(plan: Plan, link: int) -> list[str]:
     words += ["--ro-bind", str(etc_view(runtime_base())), "/etc"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     if plan.uid == 0:
-        # Files of /proc that the kernel lets uid 0 write without any capability (core_pattern!).
-        words += ["--ro-bind", "/proc/sys", "/proc/sys"]
-        for name in ("sysrq-trigger", "irq", "bus", "kcore", "scsi", "acpi"):
-            if os.path.isdir(f"/proc/{name}"):
-                words += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
-            elif os.path.exists(f"/proc/{name}"):
-                words += ["--ro-bind", f"{plan.run_dir}/empty", f"/proc/{name}"]
-        # The modes of /proc's files are the whole host's: fchmod by their owner, uid 0, changes them in every
-        # later mount of it. Writing there is forbidden anyway.
+        # Files of /proc that the kernel lets uid 0 write without any capability (core_pattern, sysrq-trigger!),
+        # and modes that fchmod by their owner, uid 0, would change in every later mount of it. What needs to
+        # be written there (comm, oom_score_adj) Landlock forbids anyway.
         words += ["--remount-ro", "/proc"]
     words += ["--perms", "1777", "--size", str(plan.shm_size), "--tmpfs", "/dev/shm"]
     for place in plan.tmpfs:
