@@ -158,7 +158,8 @@ def _record(value: Any) -> dict[str, object]:
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
+    """Return the field names of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
