@@ -13,7 +13,6 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
@@ -157,10 +156,15 @@ def _record(value: Any) -> dict[str, object]:
     return record
 
 
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """Return the field names of a dataclass."""
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the field names of a dataclass, looked up once."""
+    names = _FIELDS.get(kind)
+    if names is None:
+        names = _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return names
+
+
+_FIELDS: dict[type[Any], tuple[str, ...]] = {}
 
 
 def labels(effects: set[Risk] | frozenset[Risk]) -> list[str]:
