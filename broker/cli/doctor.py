@@ -1,5 +1,7 @@
-"""`broker doctor`: start a real sandbox on each engine and show which layers hold, how that was proven, and
-what mends those that do not."""
+"""`broker doctor`: start a real sandbox on each engine, and show which layers hold.
+
+Each with how that was proven and, where one does not hold, what mends it.
+"""
 
 from __future__ import annotations
 

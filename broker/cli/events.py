@@ -131,10 +131,10 @@ def _last_event(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
     if len(lines) < 3 and size > TAIL:
-        last = None
-        for last in read(path):
-            pass
-        return last
+        from collections import deque
+
+        rest = deque(read(path), maxlen=1)
+        return rest[0] if rest else None
     if len(lines) < 2:
         return None
     try:

@@ -75,7 +75,7 @@ def _have_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one (open(2))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+            setattr(sys, name, open(os.devnull, "w"))
     if hasattr(sys.stdout, "reconfigure"):
         # A path that is not UTF-8 must not end a report half way through.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -93,7 +93,7 @@ def claim_result(args: argparse.Namespace) -> None:
     args.result_file = None
     if args.result:
         try:
-            args.result_file = open(args.result, "w", encoding="ascii")  # noqa: SIM115 - until the result is known
+            args.result_file = open(args.result, "w", encoding="ascii")
         except OSError as error:
             from broker.errors import UsageError
 

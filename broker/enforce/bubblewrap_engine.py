@@ -14,11 +14,11 @@ import socket
 import subprocess
 from pathlib import Path
 
-from broker.enforce.seal import DEVICES, seal
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
 from broker.enforce.runtime import runtime_base, sweep_task_folders
+from broker.enforce.seal import DEVICES, seal
 from broker.errors import HostCannotEnforce
 
 # Folders of a merged-/usr system are links into /usr; where they are real folders they are shown as such.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 FIRST_LOOK = 0.05
 INTERVAL = 0.2
@@ -84,7 +85,7 @@ class UsageWatch:
             if self._stop.wait(interval):
                 return
 
-    def _look(self, psutil) -> None:  # type: ignore[no-untyped-def]  # a module, imported late
+    def _look(self, psutil: Any) -> None:  # a module, imported late
         memory = count = 0
         for process in psutil.Process(self._init_pid).children(recursive=True):
             try:

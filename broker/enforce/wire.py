@@ -285,8 +285,9 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spawn:
-    """Start a program. `env` is the whole environment, as `NAME=value`. Descriptors (stdin, stdout, stderr) go
-    beside the packet unless `terminal` (a new one is made) or `no_descriptors` (/dev/null) says otherwise.
+    """Start a program. `env` is the whole environment, as `NAME=value`.
+
+    Descriptors (stdin, stdout, stderr) go beside the packet unless `terminal` (a new one is made) or `no_descriptors` (/dev/null) says otherwise.
     """
 
     spawn: int

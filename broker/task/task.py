@@ -21,8 +21,8 @@ from broker.decide.allowlist import needs_digest
 from broker.decide.decide import decide, names_a_shell
 from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
-from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.refusal import nobody_to_ask
+from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.enforce import wire
 from broker.enforce.usage import Usage
 from broker.errors import JournalError

@@ -30,12 +30,12 @@ def judge_only(
     if isinstance(verdict, Allow):
         return None
 
+    from broker.decide.refusal import nobody_to_ask
     from broker.decide.verdict import Ask
     from broker.record import event
     from broker.record.denials import DenialLog
     from broker.record.journal import Journal
     from broker.record.run_files import state_dir
-    from broker.decide.refusal import nobody_to_ask
 
     denial = nobody_to_ask(operation, verdict) if isinstance(verdict, Ask) else verdict
     journal = Journal.create(state or state_dir())

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
-import guard_harness as harness
 import pytest
+
+import guard_harness as harness
 
 ATTACKS = Path(__file__).parent / "attacks"
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from guard_harness import RULES, Sandbox
 
 from broker.enforce import wire
 from broker.enforce.wire import FileOp
+from guard_harness import RULES, Sandbox
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 Question = wire.ExecAsked | wire.FileAsked

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from guard_harness import Sandbox, deny, setup
 
 from broker.enforce import wire
+from guard_harness import Sandbox, deny, setup
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from guard_harness import Sandbox, setup
 
 from broker.enforce import wire
 from broker.guard import build
+from guard_harness import Sandbox, setup
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 
@@ -81,7 +81,7 @@ def mutated(choice: random.Random) -> bytes:
 def test_a_hostile_broker_gets_an_orderly_end(start: Start, seed: int) -> None:
     choice = random.Random(seed)
     with start(say_setup=choice.random() < 0.8) as box:
-        null = open("/dev/null", "r+b", buffering=0)  # noqa: SIM115
+        null = open("/dev/null", "r+b", buffering=0)
         try:
             for _ in range(200):
                 descriptors = [null.fileno()] * choice.choice((0, 0, 0, 1, 3))

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from guard_harness import Sandbox, SpawnRefused, allow_all, deny
 
 from broker.enforce import wire
+from guard_harness import Sandbox, SpawnRefused, allow_all, deny
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 Question = wire.ExecAsked | wire.FileAsked
@@ -224,7 +224,7 @@ def test_scripts_may_be_interpreters_of_scripts(box: Sandbox) -> None:
     script(box, "b", "#!/work/a two\n")
     script(box, "c", "#!/work/b\n")
     assert box.run("/work/c", "x").out == b"one /work/a two /work/b /work/c x\n"
-    assert b"one /work/a two /work/b ./c x\n" == box.shell("./c x").out
+    assert box.shell("./c x").out == b"one /work/a two /work/b ./c x\n"
     assert not box.notes(wire.NoteKind.EXEC_RACE)
 
 

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager
 
 import psutil
 import pytest
-from guard_harness import Sandbox, SpawnRefused, allow_all
 
 from broker.enforce import wire
+from guard_harness import Sandbox, SpawnRefused, allow_all
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from guard_harness import Sandbox, allow_all, bubblewrap, guard_binary, setup
 
 from broker.enforce import wire
+from guard_harness import Sandbox, allow_all, bubblewrap, guard_binary, setup
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 

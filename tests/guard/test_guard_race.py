@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from guard_harness import Sandbox
 
 from broker.enforce import wire
+from guard_harness import Sandbox
 
 TRIES = 300
 

@@ -40,13 +40,16 @@ class Bench:
         )  # fmt: skip
         self.number = 0
 
-    def ask(self, *argv: str, scope: int = 0, path: str = "", shebang: str = "", pid: int = 7) -> wire.Answer:
+    def ask(
+        self, *argv: str, scope: int = 0, path: str = "", program: str = "", shebang: str = "", pid: int = 7
+    ) -> wire.Answer:
         """Ask about a program start."""
         self.number += 1
         where = path or (argv[0] if argv[0].startswith("/") else f"/usr/bin/{argv[0]}")
         return self.task.exec_asked(
             wire.ExecAsked(
-                request=self.number, pid=pid, spawn=1, scope=scope, dev=1, ino=2, path=where, program=where, cwd="/w",
+                request=self.number, pid=pid, spawn=1, scope=scope, dev=1, ino=2, path=where, program=program or where,
+                cwd="/w",
                 shebang=shebang, argv=argv, env=(("PATH", "/usr/bin:/bin"),),
             )
         )  # fmt: skip
@@ -84,13 +87,15 @@ def test_a_denial_is_told_recorded_and_readable_inside(bench: Bench) -> None:
 
 
 def test_the_second_name_of_a_file_along_path_is_refused_and_not_told_again(bench: Bench) -> None:
-    bench.ask("curl", "x")
-    again = bench.ask("curl", "x")
+    bench.ask("curl", "x", path="/usr/bin/curl")
+    again = bench.ask("curl", "x", path="/bin/curl", program="/usr/bin/curl")
     assert not again.allow
     assert again.note == ""
     assert bench.task.denials.total == 1
-    bench.ask("curl", "x", pid=8)
+    bench.ask("curl", "x", path="/usr/bin/curl")
     assert bench.task.denials.total == 2
+    bench.ask("curl", "x", path="/usr/bin/curl", pid=8)
+    assert bench.task.denials.total == 3
 
 
 def test_an_entry_opens_a_scope_and_its_children_stay_in_it(bench: Bench) -> None:
