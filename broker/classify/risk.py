@@ -23,7 +23,7 @@ class Risk(IntEnum):
     @property
     def label(self) -> str:
         """The name people read and write: `local_write`, `network_egress` …"""
-        return self.name.lower()
+        return _LABELS[self]
 
     @classmethod
     def parse(cls, label: str) -> Risk:
@@ -31,6 +31,9 @@ class Risk(IntEnum):
         if label != label.lower():
             raise KeyError(label)
         return cls[label.upper()]
+
+
+_LABELS = tuple(name.lower() for name in Risk.__members__)
 
 
 class PartKind(StrEnum):
@@ -91,6 +94,8 @@ class Assessment:
     @property
     def effects(self) -> frozenset[Risk]:
         """Every class that any part has."""
+        if len(self.parts) == 1:  # a program start, nearly always
+            return self.parts[0].effects
         return frozenset().union(*(part.effects for part in self.parts))
 
     @property

@@ -28,7 +28,8 @@ def entry_for_exec(
     and is started with an environment that changes nothing beyond what the profile itself sets
     (tests/decide/test_allowlist.py).
     """
-    named_alike = [entry for entry in profile.allowlist if entry.argv == operation.argv]
+    argv = operation.argv
+    named_alike = [entry for entry in profile.allowlist if entry.argv == argv]
     if not named_alike or not _program_is_the_operators(operation, context):
         return None
     if not _environment_is_the_operators(operation, profile, context):
@@ -103,8 +104,12 @@ def listed_parts(
     `entry_for_exec` is the judge. A part that *is* the program start at hand has no second chance, so its
     letters do not cover it.
     """
-    wanted = {entry.argv for entry in entries}
     gated = operation if isinstance(operation, Exec) and operation.path else None
+    if gated is not None and len(parts) == 1:
+        return _NONE  # the program start at hand and nothing else: nearly every question of the gate
+    wanted = {entry.argv for entry in entries}
+    if not wanted:
+        return _NONE  # what is covered lies in an entry
     covered: set[int] = set()
     for index, part in enumerate(parts):
         is_entry = part.kind is PartKind.COMMAND and part.static and part.argv in wanted
@@ -114,6 +119,9 @@ def listed_parts(
         if is_entry or (part.within is not None and part.within in covered):
             covered.add(index)
     return frozenset(covered)
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 def denied_prefix(
@@ -138,8 +146,11 @@ def needs_digest(operation: Operation, envelope: Envelope) -> bool:
     """Tell whether some entry for this program start pins the program's SHA-256, so that it must be read."""
     if not isinstance(operation, Exec):
         return False
-    return any(
-        entry.sha256 is not None and entry.argv == operation.argv
-        for level in envelope.levels()
-        for entry in level.profile.allowlist
-    )
+    argv = operation.argv
+    level: Envelope | None = envelope
+    while level is not None:
+        for entry in level.profile.allowlist:
+            if entry.sha256 is not None and entry.argv == argv:
+                return True
+        level = level.parent
+    return False

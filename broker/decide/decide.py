@@ -8,6 +8,8 @@ operation goes ahead only if every level lets it. Nothing here reads the world, 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
+from dataclasses import replace
 
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, PartKind, Risk
@@ -22,6 +24,7 @@ from broker.request.operation import Exec, Operation, ShellText
 _SHELLS = frozenset(
     {"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "ksh93", "mksh", "yash", "fish", "csh", "tcsh"}
 )
+_SAFE = frozenset({Risk.SAFE})
 _MULTI_CALL = frozenset({"busybox", "toybox"})
 
 
@@ -61,7 +64,7 @@ def decide(
         else:
             refused.append(answer)
     if not refused:
-        return _allow(permitted, assessment, scope)
+        return _allow(permitted, scope)
     final = next((deny for deny in refused if not deny.approvable), None)
     if final is not None:
         return final
@@ -85,26 +88,31 @@ def _judge(level: Envelope, question: Question) -> Allow | Deny:
                 layer=Layer.ALLOWLIST, rule="allowlist.exact", effects=assessment.effects, grant=grant
             )
     covered = listed_parts(profile.allowlist, operation, assessment.parts)
-    rest = [part for index, part in enumerate(assessment.parts) if index not in covered]
-    for part in rest:
-        prefix = _denied(level, question, part)
-        if prefix is not None:
-            return refusal.denylisted(level, question, part, prefix)
+    rest: Sequence[Part] = assessment.parts
+    if covered:
+        rest = [part for index, part in enumerate(assessment.parts) if index not in covered]
+    if profile.denylist:
+        for part in rest:
+            prefix = _denied(level, question, part)
+            if prefix is not None:
+                return refusal.denylisted(level, question, part, prefix)
     return _by_classes(level, question, rest, listed=bool(covered))
 
 
-def _by_classes(level: Envelope, question: Question, rest: list[Part], *, listed: bool) -> Allow | Deny:
+def _by_classes(level: Envelope, question: Question, rest: Sequence[Part], *, listed: bool) -> Allow | Deny:
     scope = question.scope
-    own = level.own_effects | {Risk.SAFE}
-    granted = scope.effects - NEVER_GRANTED if scope else frozenset()
+    own = level.own_effects | _SAFE
     if not question.assessment.parts and not _is_empty(question.operation):
         # INVARIANT: an assessment that says nothing of something is no permission.
         rest = [_unassessed(question.operation)]
+    granted = scope.effects - NEVER_GRANTED if scope else frozenset()
     beyond_own = False
     worst: tuple[Risk, Part] | None = None
     refused: set[Risk] = set()
     for part in rest:
-        beyond_own = beyond_own or not part.effects <= own
+        if part.effects <= own:
+            continue
+        beyond_own = True
         excess = _effects_in(scope, part, own) - own - granted
         refused |= excess
         if excess and (worst is None or max(excess) > worst[0]):
@@ -128,11 +136,11 @@ def _effects_in(scope: Grant | None, part: Part, own: frozenset[Risk]) -> frozen
     return (part.effects - {Risk.UNKNOWN}) | {Risk.CODE_EXECUTION}
 
 
-def _allow(permitted: list[tuple[Envelope, Allow]], assessment: Assessment, scope: Grant | None) -> Allow:
+def _allow(permitted: list[tuple[Envelope, Allow]], scope: Grant | None) -> Allow:
     """Join the levels' answers: the task's own says why, all of them say what the grant may be."""
     own = permitted[0][1]
     grant = _joined_grant(permitted, scope)
-    return Allow(layer=own.layer, rule=own.rule, effects=assessment.effects, grant=grant)
+    return own if grant is None and own.grant is None else replace(own, grant=grant)
 
 
 def _joined_grant(permitted: list[tuple[Envelope, Allow]], scope: Grant | None) -> Grant | None:
