@@ -109,8 +109,14 @@ def plain(value: object) -> object:
     Risks become their labels, sets are sorted, operations get a `kind`, bytes become length and digest.
     Raises TypeError for what has no such form.
     """
-    if type(value) in _SCALARS:
+    kind = type(value)
+    if kind in _SCALARS:
         return value
+    if isinstance(value, dict):  # before the question whether it is any other mapping, which costs as much as all the rest
+        return {
+            key if type(key) is str else _key(key): item if type(item) is str else plain(item)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [item if type(item) is str else plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -125,7 +131,7 @@ def plain(value: object) -> object:
         return plain(value.value)
     if isinstance(value, PurePath):
         return str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if kind in _KINDS or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         return _record(value)
     if isinstance(value, (str, int, float)):  # their subclasses, last: IntEnum is one
         return value

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -242,7 +243,13 @@ def _sync_folder(folder: Path) -> None:
 
 def _now() -> str:
     """Return the time as RFC 3339, UTC, microseconds."""
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    seconds, rest = divmod(time.time_ns(), 1_000_000_000)
+    return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
+
+
+@lru_cache(maxsize=1)
+def _to_the_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 
 
 def _cannot_write(path: Path, error: OSError) -> JournalError:
