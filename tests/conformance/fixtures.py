@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from conformance.driver import PROJECT, Broker, remove_folder
 
 SOMEBODY = 1000  # an ordinary user's id; nobody of that name needs to exist

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+
 from conformance.driver import Broker, kill
 
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from conformance.driver import Broker
 from conformance.fixtures import SOMEBODY, as_root
 

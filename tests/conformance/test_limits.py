@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from conformance.driver import Broker
 
 # Touches every page, so that the memory is really used.

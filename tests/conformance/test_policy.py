@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import pytest
+
 from conformance.driver import Broker
 
 # Starts a program as an agent's harness does, and says how that went, without a shell in between.

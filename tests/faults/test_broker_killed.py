@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
+
 from conformance.driver import Broker, kill, until
 
 # Daemons, an orphan that holds stdout, a shell that ignores what it can: what would survive if anything did.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from conformance.driver import Broker
 from conformance.fixtures import as_root
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from conformance.driver import Broker, command_of, docker_client, kill, parent_of, until
 
 RUNNING = ("bash", "-c", "sleep 600 & echo running; setsid sleep 600 & sleep 600")
