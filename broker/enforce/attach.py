@@ -247,7 +247,7 @@ def signals_as_events() -> Iterator[int]:
         if signal.getsignal(number) != signal.SIG_IGN
     ]
     before = {number: signal.signal(number, lambda _number, _frame: None) for number in caught}
-    before[signal.SIGTTIN] = signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # see _read_when_ours
+    signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # for good: the thread that reads our stdin outlives the task
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield reader
