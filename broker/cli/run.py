@@ -93,11 +93,21 @@ def claim_result(args: argparse.Namespace) -> None:
     args.result_file = None
     if args.result:
         try:
-            args.result_file = open(args.result, "w", encoding="ascii")
+            args.result_file = open(args.result, "w", encoding="ascii", opener=_no_link)
         except OSError as error:
+            import errno
+
             from broker.errors import UsageError
 
-            raise UsageError(f"--result {args.result}: {error.strerror}") from None
+            why = "it is a link, which an earlier task may have put there" if error.errno == errno.ELOOP else error.strerror
+            raise UsageError(f"--result {args.result}: {why}") from None
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file that is no link (but /dev/stderr and the like are)."""
+    import os
+
+    return os.open(path, flags | os.O_CLOEXEC | (0 if path.startswith("/dev/") else os.O_NOFOLLOW), 0o666)
 
 
 def write_result(args: argparse.Namespace, result: dict[str, object]) -> None:
