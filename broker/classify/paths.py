@@ -43,7 +43,7 @@ class Entry:
     @property
     def rule(self) -> str:
         """The rule's id: what it is, and the key as the catalogue spells it."""
-        mark = {"home": "~/", "absolute": "", "workspace": "", "name": ""}[self.where]
+        mark = "~/" if self.where == "home" else "/proc/*/" if self.kind == "process" else ""
         return f"path.{self.kind}:{mark}{self.key}"
 
 
@@ -453,6 +453,9 @@ def judge_write(
         entry = None  # an empty folder of that name is not the file that matters
     if entry is not None:
         finding.add(Risk.PERSISTENCE, entry.rule, f"It changes {shown_path}: {entry.why}.", span)
+    if entry is None and path.startswith("/proc/") and (tuned := _of_a_process(path)) is not None:
+        finding.add(Risk.SAFE, tuned.rule, f"It tunes a process by {shown_path}: {tuned.why}.", span)
+        return
     system = find_entry("system", path, text, context)
     if system is not None:
         risk = Risk.DESTRUCTIVE if "sysrq" in path else Risk.SYSTEM_WRITE
@@ -481,10 +484,24 @@ def _write_unknown(finding: Finding, text: str, context: Context, span: Span, *,
 
 
 def _quiet(path: str) -> bool:
-    return path.startswith("/dev/") and (
+    return path.startswith(("/dev/", "/proc/self/fd/")) and (
         _lookup(catalogue("quiet", "absolute"), path.lower().strip("/").split("/"), 0, inside=False)
         is not None
     )
+
+
+_PROCESS = re.compile(
+    rf"/proc/(?:self|thread-self|\d+|{TAME}+)(?:/task/(?:\d+|{TAME}+))?/(?P<file>[^/]+)", re.ASCII
+)
+
+
+def _of_a_process(path: str) -> Entry | None:
+    """Return the entry if this file of a process changes nothing but how the kernel treats that process.
+
+    The number may be anybody's: the kernel lets a task write these of its own processes only (proc(5)).
+    """
+    found = _PROCESS.fullmatch(path)
+    return _named(found["file"], "process") if found is not None else None
 
 
 def judge_delete(

@@ -316,8 +316,8 @@ class CommandReader:
     def redirect(self, op: str, word: Word, finding: Finding, span: Span, scope: Scope) -> None:
         """Add what one redirection does to its target."""
         context = self.inquiry.context
-        if word.text.startswith("/dev/fd/"):
-            return
+        if word.text.startswith("/dev/fd/") and "/" not in word.text[8:]:
+            return  # what is below one is a file in the folder that it is open on
         if op == "<&" or (op == ">&" and word.text == UNKNOWN):
             return
         if op == "<":
