@@ -31,7 +31,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the catalogue. `folder`: it covers everything below it as well."""
+    """One line of the catalogue. `folder`: it covers everything below it as well. `deep`: it has a `**`."""
 
     kind: str
     where: str
@@ -39,6 +39,7 @@ class Entry:
     why: str
     parts: tuple[str, ...]
     folder: bool
+    deep: bool = False
 
     @property
     def rule(self) -> str:
@@ -57,7 +58,7 @@ def catalogue(kind: str, where: str) -> Index:
     for key, why in load()["paths"].get(kind, {}).get(where, {}).items():
         folder = key.endswith("/")
         parts = tuple(key.strip("/").split("/"))
-        entry = Entry(kind, where, key, why, parts, folder)
+        entry = Entry(kind, where, key, why, parts, folder, "**" in parts)
         index.setdefault("*" if "*" in parts[0] else parts[0], []).append(entry)
     return index
 
@@ -162,6 +163,10 @@ def _lookup(index: Index, parts: list[str], at: int, *, inside: bool) -> Entry |
     rest = len(parts) - at
     for entry in candidates:
         wanted = len(entry.parts)
+        if entry.deep and rest > wanted:
+            if _covers_deep(entry, parts[at:]):
+                return entry
+            continue
         if rest < wanted:
             if not inside:
                 continue
@@ -175,6 +180,17 @@ def _lookup(index: Index, parts: list[str], at: int, *, inside: bool) -> Entry |
         else:
             return entry
     return None
+
+
+def _covers_deep(entry: Entry, parts: list[str]) -> bool:
+    """Whether an entry covers a path that is longer than it, with `**` for one component or more."""
+    at = entry.parts.index("**")
+    before, after = entry.parts[:at], entry.parts[at + 1 :]
+    if not all(map(_component, parts, before)):
+        return False
+    last = len(parts) - len(after)
+    begins = range(at + 1, last + 1) if entry.folder else (last,)
+    return any(all(map(_component, parts[begin:], after)) for begin in begins)
 
 
 # -- resolving -----------------------------------------------------------------------------------------

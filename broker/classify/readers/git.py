@@ -12,6 +12,7 @@ from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
 from broker.classify.scope import UNKNOWN, shown
 from broker.classify.tables import program_table
+from broker.classify.words import Word
 
 
 @cache
@@ -152,17 +153,37 @@ def _git_transport(call: Call) -> None:
     if call.entry.name == "git push" and (forced or deleted):
         call.add(Risk.DESTRUCTIVE, "git.push_force", "It overwrites or deletes a branch of the remote.")
     if call.entry.name == "git clone" and operands:
-        source = operands[0].text
         if len(operands) > 1:
             call.write(operands[-1])
         else:
             call.add(Risk.LOCAL_WRITE, "path.write", "git clone makes a folder.")
-        if (
-            source.startswith(("/", "./", "../", "file://"))
-            and Risk.CODE_EXECUTION not in call.finding.effects
-        ):
-            call.finding.effects.discard(Risk.NETWORK_EGRESS)
-            call.finding.reasons[:] = [r for r in call.finding.reasons if r.risk is not Risk.NETWORK_EGRESS]
+    if operands and _is_here(operands[0]) and not any(word.text[:4] in _MORE_SOURCES for word in words):
+        _with_a_folder(call, operands[0])
+
+
+_MORE_SOURCES = frozenset(("--re", "--mu", "--al", "--bu"))
+"""How options begin that name other repositories as well: --recurse-submodules, --repo, --multiple, --all, --bundle-uri."""
+
+
+def _is_here(source: Word) -> bool:
+    """Whether a repository is named as a folder of this machine, by a path that can be nothing else."""
+    if not source.known:
+        return False
+    return source.text in (".", "..") or source.text.startswith(("/", "./", "../", "file:///"))
+
+
+def _with_a_folder(call: Call, source: Word) -> None:
+    """The other repository is a folder: nothing is reached, and git starts its two ends here (both come to the gate)."""
+    finding = call.finding
+    if Risk.CODE_EXECUTION not in finding.effects:
+        finding.effects.discard(Risk.NETWORK_EGRESS)
+        finding.reasons[:] = [reason for reason in finding.reasons if reason.risk is not Risk.NETWORK_EGRESS]
+    match call.entry.name:
+        case "git fetch" | "git pull":
+            call.add(Risk.LOCAL_WRITE, "git.from_folder", "It takes objects from a repository on this machine.")
+        case "git push":
+            folder = like(source, source.text.removeprefix("file://"))
+            call.write(folder)
 
 
 @reader("git-checkout")
