@@ -1,4 +1,4 @@
-"""Readers for curl, ssh and socat."""
+"""Readers for curl, ssh, socat and browsers."""
 
 from __future__ import annotations
 
@@ -65,3 +65,26 @@ def _socat(call: Call) -> None:
                 call.shell_text(rest.split(",", 1)[0])
         elif kind.upper() in ("OPEN", "FILE", "CREATE", "GOPEN"):
             call.write(like(word, rest.split(",", 1)[0]))
+
+
+_ONLY_SAYS = frozenset(("--version", "--product-version", "--help", "-version", "-help", "-h"))
+_SHORT_VERSION = frozenset(("firefox", "firefox-esr", "firefox-bin", "librewolf"))  # elsewhere -v is not version
+
+
+@reader("browser")
+def _browser(call: Call) -> None:
+    """A browser asked for its version or help prints that and ends, whatever other options stand beside it.
+
+    Distributions start the real program with options of their own in front (`chromium --show-component… --version`).
+    An operand, or a word that is not known, makes it a start like any other.
+    """
+    words = call.words[1:]
+    asked = any(
+        word.text in _ONLY_SAYS or (word.text in ("-v", "-V") and call.name in _SHORT_VERSION) for word in words
+    )
+    if asked and all(
+        word.known and not word.glob and word.text.startswith("-") for word in words
+    ):
+        call.add(Risk.SAFE, "program.help", f"{call.name} only prints its help or version.")
+        return
+    by_grammar(call)
