@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import os
 import select
@@ -57,11 +59,16 @@ def test_signals_are_at_their_defaults_even_if_the_guards_starter_ignored_them(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (32, 33):  # libc's own, which its sigaction(3) does not touch: an inherited one stays ignored
+        ignored = (ctypes.c_ulong * 4)(1, 0, 0, 0)
+        assert ctypes.CDLL(None).syscall(13, number, ignored, None, 8) == 0  # rt_sigaction
     try:
         with start() as box:
             status = box.run("/bin/cat", "/proc/self/status").out.decode()
     finally:
         signal.signal(signal.SIGINT, before)
+        for number in (32, 33):
+            ctypes.CDLL(None).syscall(13, number, (ctypes.c_ulong * 4)(0, 0, 0, 0), None, 8)
     fields = dict(line.split(":", 1) for line in status.splitlines())
     assert {int(fields[name], 16) for name in ("SigIgn", "SigBlk", "SigCgt")} == {0}
     assert {int(fields[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
@@ -117,8 +124,11 @@ def test_no_more_tasks_than_the_limit_live_at_once(start: Start) -> None:
     with start(live_limit=64) as box:
         box.start(["/bin/bash", "-c", "for i in {1..300}; do sleep 1000 & done; exit 0"])
         box.exited(1)
-        names = [p.name() for p in inside(box)]
-        assert names.count("sleep") <= 64
+        sleeping = 0
+        for process in inside(box):
+            with contextlib.suppress(psutil.NoSuchProcess):  # what is being killed may go while it is looked at
+                sleeping += process.name() == "sleep"
+        assert sleeping <= 64
         assert len(box.notes(wire.NoteKind.TASKS_LIMIT)) >= 1
         with pytest.raises(SpawnRefused):
             while True:
