@@ -10,7 +10,7 @@ from broker.classify import WATCHED_NAMES, classify, is_secret, protected_paths
 from broker.classify.context import Context
 from broker.classify.paths import Entry, _lookup, _may_begin, _named, catalogue, star_match
 from broker.classify.risk import Risk
-from broker.request.operation import Connection, FileAction, FileChange, FileRead
+from broker.request.operation import Connection, Exec, FileAction, FileChange, FileRead, ShellText
 
 
 def entries(kind: str, where: str) -> list[Entry]:
@@ -204,12 +204,26 @@ def test_the_catalogue_is_large_enough_to_be_of_use() -> None:
         ("2130706433", {"network_egress", "system_write"}),
         ("127.1", {"network_egress", "system_write"}),
         ("::1", {"network_egress", "system_write"}),
+        ("0x0a000001", {"network_egress", "system_write"}),
+        ("167772161", {"network_egress", "system_write"}),
+        ("10.1", {"network_egress", "system_write"}),
+        ("fd00::1", {"network_egress", "system_write"}),
+        ("::ffff:169.254.169.254", {"network_egress", "system_write"}),
+        ("host.docker.internal", {"network_egress", "system_write"}),
         ("metadata.google.internal", {"network_egress", "system_write"}),
     ],
 )
 def test_connections_to_inner_addresses_are_worse(address: str, expected: set[str], context: Context) -> None:
     answer = classify(Connection(address=address, port=80), context)
     assert {risk.label for risk in answer.effects} == expected
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1", "0x7f000001", "[::1]", "0.0.0.0", "localhost", "app.localhost"])
+def test_loopback_is_the_tasks_own_for_a_program_and_the_machines_for_a_tool(address: str, context: Context) -> None:
+    program = classify(Exec(argv=("curl", f"http://{address}/"), path="/usr/bin/curl", program="/usr/bin/curl"), context)
+    assert program.effects == classify(ShellText(text=f"curl 'http://{address}/'"), context).effects
+    assert program.effects == {Risk.NETWORK_EGRESS}
+    assert classify(Connection(address=address, port=80), context).effects == {Risk.NETWORK_EGRESS, Risk.SYSTEM_WRITE}
 
 
 _PIECES = st.sampled_from(
