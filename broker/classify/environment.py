@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from broker.classify.context import Context
@@ -51,10 +52,26 @@ def why_it_matters(name: str, value: str, context: Context) -> str | None:
         return None if value == context.home else why
     if name == "XDG_CONFIG_HOME":
         return None if under(value, context.home) else why
+    if name == "GIT_CONFIG_PARAMETERS":
+        return None if _only_harmless_settings(value) else why
     if name in load()["environment"]["by_place"]["names"]:
         known = UNKNOWN not in value and TAME not in value and value.startswith("/")
         return None if known and not in_writable(normalise(value), context) else why
     return why
+
+
+def _only_harmless_settings(value: str) -> bool:
+    """Whether what `git -c KEY=VALUE` hands to git's own children holds only keys that name no program."""
+    from broker.classify.readers.git import is_harmless  # readers read calls, and those read this
+
+    if not _SETTINGS.fullmatch(value):
+        return False
+    return all(is_harmless(key) for key in _SETTING.findall(value))
+
+
+# git writes 'key'='value', a quotation mark as '\\'' (quote.c): a value with one is not read here.
+_SETTING = re.compile(r"'([^'=\\]+)'='[^'\\]*'")
+_SETTINGS = re.compile(rf"\s*{_SETTING.pattern}(?:\s+{_SETTING.pattern})*\s*")
 
 
 def _path_matters(value: str, context: Context) -> str | None:

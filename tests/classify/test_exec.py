@@ -155,6 +155,8 @@ def test_an_environment_raises_only_the_programs_it_concerns(context: Context) -
         ("CC", "gcc"),
         ("JAVA_HOME", "/usr/lib/jvm/default"),
         ("TERM", "xterm"),
+        ("GIT_EXEC_PATH", "/usr/lib/git-core"),
+        ("GIT_CONFIG_PARAMETERS", "'user.name'='A B' 'user.email'='a@host.example'"),
     ],
 )
 def test_harmless_settings_change_nothing(context: Context, pair: tuple[str, str]) -> None:
@@ -172,6 +174,12 @@ def test_harmless_settings_change_nothing(context: Context, pair: tuple[str, str
         ("PATH", ":/usr/bin"),
         ("PATH", "/usr/bin:/home/dev/bin"),
         ("GIT_DIR", "/tmp/x"),
+        ("GIT_EXEC_PATH", "/tmp/x"),
+        ("GIT_EXEC_PATH", "libexec"),
+        ("GIT_CONFIG_PARAMETERS", "'user.name'='a' 'core.pager'='./x'"),
+        ("GIT_CONFIG_PARAMETERS", "'user.name'='a'b'core.pager'='./x'"),
+        ("GIT_CONFIG_PARAMETERS", "'user.name'='it'\\''s'"),
+        ("GIT_CONFIG_PARAMETERS", "'core.pager=./x'"),
         ("GOFLAGS", "-toolexec=./x"),
         ("NODE_OPTIONS", "--require ./x.js"),
         ("BASH_ENV", "/tmp/x"),

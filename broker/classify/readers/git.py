@@ -25,7 +25,8 @@ def _harmless_settings() -> tuple[frozenset[str], tuple[str, ...]]:
     )
 
 
-def _is_harmless(key: str) -> bool:
+def is_harmless(key: str) -> bool:
+    """Whether this configuration key names no program and loosens no protection."""
     exact, patterns = _harmless_settings()
     lowered = key.lower()
     return lowered in exact or any(paths.star_match(lowered, pattern) for pattern in patterns)
@@ -36,7 +37,7 @@ _DISARMING = frozenset(("", "false", "0", "cat", "/dev/null", "true", ":", "no",
 
 def _git_setting_runs(key: str, value: str) -> bool:
     """Whether a configuration key may name a program, or loosen what protects from one."""
-    if _is_harmless(key):
+    if is_harmless(key):
         return False
     lowered = key.lower()
     if value.lower() in _DISARMING and lowered not in ("core.hookspath", "core.worktree"):
@@ -112,7 +113,7 @@ def _git_config(call: Call) -> None:
     key = operands[0].text if operands else ""
     setting = operands[1].text if len(operands) > 1 else ""
     elsewhere = marks & {"global"}
-    if _is_harmless(key) and not elsewhere:
+    if is_harmless(key) and not elsewhere:
         call.add(Risk.LOCAL_WRITE, "git.config", f"It sets {shown(key)} for this repository.")
         return
     if (
