@@ -28,6 +28,14 @@ def inside(box: Sandbox) -> list[psutil.Process]:
     return psutil.Process(box.process.pid).children(recursive=True)
 
 
+def words(process: psutil.Process) -> list[str]:
+    """A process's command line; empty when it is gone, or going."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # ZombieProcess is one
+        return []
+
+
 def runs(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
@@ -188,12 +196,13 @@ def test_kill_ends_daemons_in_other_sessions_and_leaves_other_spawns_alone(box: 
     )
     box.exited(daemon)
     deadline = time.monotonic() + 10
-    while len([p for p in inside(box) if p.name() == "sleep"]) < 3 and time.monotonic() < deadline:
+    while len([p for p in inside(box) if words(p)[:1] == ["sleep"]]) < 3 and time.monotonic() < deadline:
         box.run("/bin/true")
     box.send(wire.Kill(spawn=daemon))
-    while [p for p in inside(box) if "77" in " ".join(p.cmdline())] and time.monotonic() < deadline:
+    while [p for p in inside(box) if "77" in " ".join(words(p))] and time.monotonic() < deadline:
         box.run("/bin/true")
-    assert [p.cmdline() for p in inside(box) if p.name() != "guard"] == [["sleep", "1000"]]
+    left = [words(p) for p in inside(box) if words(p) and "guard" not in words(p)[0]]
+    assert left == [["sleep", "1000"]]
 
 
 def test_kill_while_a_tree_forks_leaves_nothing(box: Sandbox) -> None:
