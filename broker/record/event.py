@@ -112,7 +112,7 @@ def plain(value: object) -> object:
     kind = type(value)
     if kind in _SCALARS:
         return value
-    if isinstance(value, dict):  # before the question whether it is any other mapping, which costs as much as all the rest
+    if isinstance(value, dict):  # to ask whether it is any other mapping costs as much as all the rest
         return {
             key if type(key) is str else _key(key): item if type(item) is str else plain(item)
             for key, item in value.items()

@@ -218,12 +218,21 @@ def test_connections_to_inner_addresses_are_worse(address: str, expected: set[st
     assert {risk.label for risk in answer.effects} == expected
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.1", "0x7f000001", "[::1]", "0.0.0.0", "localhost", "app.localhost"])
-def test_loopback_is_the_tasks_own_for_a_program_and_the_machines_for_a_tool(address: str, context: Context) -> None:
-    program = classify(Exec(argv=("curl", f"http://{address}/"), path="/usr/bin/curl", program="/usr/bin/curl"), context)
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "127.1", "0x7f000001", "[::1]", "0.0.0.0", "localhost", "app.localhost"]
+)
+def test_loopback_is_the_tasks_own_for_a_program_and_the_machines_for_a_tool(
+    address: str, context: Context
+) -> None:
+    program = classify(
+        Exec(argv=("curl", f"http://{address}/"), path="/usr/bin/curl", program="/usr/bin/curl"), context
+    )
     assert program.effects == classify(ShellText(text=f"curl 'http://{address}/'"), context).effects
     assert program.effects == {Risk.NETWORK_EGRESS}
-    assert classify(Connection(address=address, port=80), context).effects == {Risk.NETWORK_EGRESS, Risk.SYSTEM_WRITE}
+    assert classify(Connection(address=address, port=80), context).effects == {
+        Risk.NETWORK_EGRESS,
+        Risk.SYSTEM_WRITE,
+    }
 
 
 _PIECES = st.sampled_from(

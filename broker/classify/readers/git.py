@@ -181,7 +181,9 @@ def _with_a_folder(call: Call, source: Word) -> None:
         finding.reasons[:] = [reason for reason in finding.reasons if reason.risk is not Risk.NETWORK_EGRESS]
     match call.entry.name:
         case "git fetch" | "git pull":
-            call.add(Risk.LOCAL_WRITE, "git.from_folder", "It takes objects from a repository on this machine.")
+            call.add(
+                Risk.LOCAL_WRITE, "git.from_folder", "It takes objects from a repository on this machine."
+            )
         case "git push":
             folder = like(source, source.text.removeprefix("file://"))
             call.write(folder)

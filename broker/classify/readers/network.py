@@ -68,7 +68,9 @@ def _socat(call: Call) -> None:
 
 
 _ONLY_SAYS = frozenset(("--version", "--product-version", "--help", "-version", "-help", "-h"))
-_SHORT_VERSION = frozenset(("firefox", "firefox-esr", "firefox-bin", "librewolf"))  # elsewhere -v is not version
+_SHORT_VERSION = frozenset(
+    ("firefox", "firefox-esr", "firefox-bin", "librewolf")
+)  # elsewhere -v is not version
 
 
 @reader("browser")
@@ -80,11 +82,10 @@ def _browser(call: Call) -> None:
     """
     words = call.words[1:]
     asked = any(
-        word.text in _ONLY_SAYS or (word.text in ("-v", "-V") and call.name in _SHORT_VERSION) for word in words
+        word.text in _ONLY_SAYS or (word.text in ("-v", "-V") and call.name in _SHORT_VERSION)
+        for word in words
     )
-    if asked and all(
-        word.known and not word.glob and word.text.startswith("-") for word in words
-    ):
+    if asked and all(word.known and not word.glob and word.text.startswith("-") for word in words):
         call.add(Risk.SAFE, "program.help", f"{call.name} only prints its help or version.")
         return
     by_grammar(call)
