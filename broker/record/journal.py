@@ -159,6 +159,11 @@ class Journal:
         return self._head
 
     @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        return self._size
+
+    @property
     def count(self) -> int:
         """How many events were written."""
         return self._seq

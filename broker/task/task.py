@@ -174,7 +174,7 @@ class Task:
 
     def _must_record(self, operation: Operation, scope: int, verdict: Verdict) -> bool:
         """Whether this decision gets a line of its own. Raises JournalError when no more may be written."""
-        size = self._journal.path.stat().st_size
+        size = self._journal.size
         if isinstance(verdict, Allow):
             if size > JOURNAL_LIMIT:
                 raise JournalError(f"{self._journal.path} has reached {JOURNAL_LIMIT >> 20} MiB: the task is ended")
