@@ -21,7 +21,7 @@ import pytest
 
 pytest.register_assert_rewrite("side_by_side")  # before it is imported: its assertions show both sides
 
-from side_by_side import PATH, SideBySide
+from side_by_side import PATH, SideBySide  # noqa: E402
 
 collect_ignore = ["projects"]
 _NUMBER = itertools.count()

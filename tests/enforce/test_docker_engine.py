@@ -478,7 +478,7 @@ def test_a_guard_that_is_no_program_is_told(plan: Plan) -> None:
     broken = Path(plan.run_dir).with_name("broken-guard")
     broken.write_bytes(b"\x7fELF")
     broken.chmod(0o755)
-    with pytest.raises(HostCannotEnforce, match="did not start|ended at once"):
+    with pytest.raises(HostCannotEnforce, match=r"did not start|ended at once"):
         DockerEngine().start(replace(plan, guard=str(broken)))
     assert leftovers(plan) == []
 
