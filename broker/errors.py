@@ -1,14 +1,14 @@
 """Exceptions: what cannot go on. A denial is never one of these; it is a value and an event.
 
-    BrokerError
-    ├── UsageError                exit 64: the command line is wrong
-    ├── ProfileError              exit 65: an operator file cannot be used
-    │   ├── ProfileNotFound
-    │   ├── ProfileInvalid
-    │   └── ProfileWritableByOthers …
-    ├── JournalError              exit 73: what happens could not be recorded, so it does not happen
-    ├── HostCannotEnforce         exit 78: a layer that the profile requires cannot be made here
-    └── GuardError                exit 70: the guard broke the protocol or died; the task is over
+BrokerError
+├── UsageError                exit 64: the command line is wrong
+├── ProfileError              exit 65: an operator file cannot be used
+│   ├── ProfileNotFound
+│   ├── ProfileInvalid
+│   └── ProfileWritableByOthers …
+├── JournalError              exit 73: what happens could not be recorded, so it does not happen
+├── HostCannotEnforce         exit 78: a layer that the profile requires cannot be made here
+└── GuardError                exit 70: the guard broke the protocol or died; the task is over
 """
 
 from __future__ import annotations

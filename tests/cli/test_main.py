@@ -47,7 +47,7 @@ def broker(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
 def test_each_verb_says_of_itself_what_the_help_says_of_it(verb: str) -> None:
     module = import_module(VERBS[verb][1])
 
-    assert module.SUMMARY == VERBS[verb][2]
+    assert VERBS[verb][2] == module.SUMMARY
     assert module.EXAMPLES
 
 
