@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -11,12 +13,32 @@ from broker.errors import UsageError
 Examples = str | Iterable[str]
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """argparse's layout. It makes one for each option declared, so it must not cost an import of shutil."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=columns() - 2)
+
+
+def columns() -> int:
+    """Return the terminal's width, as shutil.get_terminal_size does: $COLUMNS, else stdout's, else 80."""
+    try:
+        if (named := int(os.environ.get("COLUMNS", ""))) > 0:
+            return named
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):  # no stdout, a closed one, or no terminal
+        return 80
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, with our exit code, no guessing of abbreviations, and examples below the options."""
 
     def __init__(self, *, examples: Examples = (), **options: Any) -> None:
         """Take what ArgumentParser takes, and examples: a text, or one command line each."""
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("formatter_class", _Help)
         # An abbreviation that works today can mean another option tomorrow.
         options.setdefault("allow_abbrev", False)
         lines = examples.strip("\n").splitlines() if isinstance(examples, str) else list(examples)
