@@ -119,7 +119,7 @@ def classes(effects: Iterable[Risk]) -> str:
 
 def similar_entries(argv: Sequence[str], profile: Profile, count: int = 3) -> tuple[str, ...]:
     """Return the allowlisted command lines that resemble `argv`, the likeliest first."""
-    if not argv:
+    if not argv or not profile.allowlist:
         return ()
     import difflib  # slow to import, and wanted for refusals only
 

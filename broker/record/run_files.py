@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 import stat
 from datetime import UTC, datetime
@@ -35,7 +34,7 @@ def new_run_id() -> str:
     The last four digits are the 256th of the second and a random byte.
     """
     now = datetime.now(UTC)
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 256 // 1_000_000:02x}{secrets.token_hex(1)}"
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 256 // 1_000_000:02x}{os.urandom(1).hex()}"
 
 
 def journal_path(state: Path, run_id: str) -> Path:
