@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,9 +95,15 @@ class ProfileInWorkspace(ProfileError):
     """A task could edit the file that is to bind it."""
 
     def __init__(self, path: Path, workspace: Path, home: Path) -> None:
-        what = f"-r {quoted(path)}/." if path.is_dir() else quoted(path)
+        inside = Path(os.path.realpath(workspace))
+        if Path(os.path.realpath(home)).is_relative_to(inside):
+            # A home, or more, as workspace: no copy would lie outside it.
+            remedy = "Give the task a folder that holds no profiles: --workspace DIR"
+        elif path.is_dir():
+            remedy = f"Run: mkdir -p {quoted(home)}, and move the profiles there"
+        else:
+            remedy = f"Run: mkdir -p {quoted(home)} && cp {quoted(path)} {quoted(home)}/"
         super().__init__(
-            f"{path} is reached through the workspace {workspace}, where the task could change it. "
-            f"Run: mkdir -p {quoted(home)} && cp {what} {quoted(home)}/"
+            f"{path} is reached through the workspace {inside}, where the task could change it. {remedy}"
         )
         self.path, self.workspace = path, workspace
