@@ -33,7 +33,10 @@ def choose_engine(asked: str, profile: Profile) -> tuple[Engine, str]:
             engine = engine_named(name)
             problem = engine.unavailable(profile.sandbox.image) if name == "docker" else None
             if problem:
-                raise HostCannotEnforce("container", problem, "Or use --engine bubblewrap")
+                why, _, remedy = problem.partition(". ")
+                if "--engine bubblewrap" not in remedy:
+                    remedy += ". Or use --engine bubblewrap"
+                raise HostCannotEnforce("container", why, remedy)
             image = profile.sandbox.image
             instead = f", with this host's programs instead of image {image}" if image and name == "bubblewrap" else ""
             return engine, f"{source} says {name}{instead}"
@@ -44,7 +47,7 @@ def choose_engine(asked: str, profile: Profile) -> tuple[Engine, str]:
             return docker, "auto: the Docker engine answers and the image is there"
         if profile.sandbox.image:
             raise HostCannotEnforce("container", problem, f"Profile {profile.name} names an image, which needs Docker")
-        return engine_named("bubblewrap"), f"auto: {problem}"
+        return engine_named("bubblewrap"), f"auto: {problem.partition('. ')[0]}"
     if profile.sandbox.image:
         raise HostCannotEnforce(
             "container", f"profile {profile.name} names the image {profile.sandbox.image}, and no Docker engine answers",
