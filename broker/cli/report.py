@@ -26,9 +26,11 @@ class Reporter:
         self._quiet = quiet
         self._live = live
         self._colours = Colours(sys.stderr)
+        self._image = ""
 
     def started(self, header: Header) -> None:
         """Print what is effective."""
+        self._image = header.profile.sandbox.image or "base"
         if self._quiet:
             return
         paint = self._colours.paint
@@ -106,9 +108,20 @@ class Reporter:
         else:
             words.append("nothing refused")
         self._write(
-            f"{paint('broker', 'bold')}  {' · '.join(words)}\n"
+            f"{paint('broker', 'bold')}  {' · '.join(words)}\n{self._where_to_find_it(result)}"
             f"{MARGIN}journal  {result.journal}  (read it: broker events {result.run})\n"
         )
+
+    def _where_to_find_it(self, result: Result) -> str:
+        """Say whose programs a task sees, when the one that was asked for is not among them."""
+        if result.status != "not_found":
+            return ""
+        if result.engine == "docker":
+            return (
+                f"{MARGIN}→ The task sees the programs of the image {escape(self._image)}. Name another (--image, or "
+                f"sandbox.image in the profile), or use --engine bubblewrap, which shows this host's.\n"
+            )
+        return f"{MARGIN}→ The task sees what is installed on this host for everybody, and the workspace; no other home.\n"
 
     @staticmethod
     def _write(text: str) -> None:
