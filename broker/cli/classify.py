@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jsonl",
         action="store_true",
-        help="read JSON lines from standard input, each with `op` and `kind` (shell, exec, file_write, path, url, tool)",
+        help="read JSON lines from standard input, each with `op` and `kind` (shell, exec, file_write, file_delete, path, url, tool)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object for each text")
     add_context_arguments(parser)
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_context_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that say where the operation would happen."""
-    parser.add_argument("--cwd", help="the working directory (default: this one)")
-    parser.add_argument("--workspace", help="the workspace (default: the working directory)")
-    parser.add_argument("--home", help="the home folder (default: $HOME)")
+    parser.add_argument("--cwd", metavar="DIR", help="the working directory (default: this one)")
+    parser.add_argument("--workspace", metavar="DIR", help="the workspace (default: the working directory)")
+    parser.add_argument("--home", metavar="DIR", help="the home folder (default: $HOME)")
     parser.add_argument(
         "--dialect", choices=["bash", "sh", "zsh"], default="bash", help="the shell that would read it"
     )
@@ -137,8 +137,10 @@ def _stream(context: Context) -> int:
             if not isinstance(row, dict) or "op" not in row:
                 raise ValueError("a line is an object with `op` and `kind`")
             answer = answer_of(assess(row.get("kind", "shell"), row["op"], context, row))
+        except json.JSONDecodeError as error:
+            answer = {"error": f"this line is not JSON: {error.msg} (column {error.colno})"}
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": str(error)}
         out.write(json.dumps(answer, ensure_ascii=False) + "\n")
         out.flush()
     return 0
@@ -189,7 +191,7 @@ def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None, home: st
             return Exec(argv=tuple(shlex.split(op)) or (op,), cwd=str(row.get("cwd", "")))
         raise ValueError("an exec's `op` is a list of words, or a command line")
     if not isinstance(op, str):
-        raise TypeError("`op` is a string")
+        raise TypeError("`op` must be a string")
     match kind:
         case "shell":
             return ShellText(text=op)

@@ -185,8 +185,11 @@ def _print(path: Path, args: argparse.Namespace) -> int:
             print(event.encode(one).decode())
         return exit_codes.OK
     colours = Colours(sys.stdout)
-    for one in chosen:
+    found = False
+    for found, one in ((True, each) for each in chosen):
         print(describe(one, colours))
+    if not found:
+        sys.stderr.write(f"{escape(path.stem)} holds no such event.\n")
     return exit_codes.OK
 
 

@@ -7,7 +7,7 @@ import argparse
 SUMMARY = "run a command only if the profile permits that command itself"
 EXAMPLES = """
 broker exec --profile builder -- go test ./...
-broker exec --profile research -- bash -c 'git status && wc -l *.py'
+broker exec --profile builder -- bash -c 'git status && wc -l *.py'
 broker exec --profile default -- curl https://example.com    # refused: exit 126
 """
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """Judge, and run only what is permitted. A refusal is exit 126 and one clear line on stderr."""
     from broker.errors import UsageError
 
-    if not args.command:
+    if not args.command or not args.command[0]:
         raise UsageError("what is to run? Put it after `--`: broker exec --profile builder -- CMD")
     denial = _refused_at_once(args)
     if denial is not None:

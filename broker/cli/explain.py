@@ -21,7 +21,8 @@ broker explain --json "env -S 'rm -rf build'"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare this verb's options."""
-    parser.add_argument("text", help="a shell text; `-` reads it from standard input")
+    parser.add_argument("text", nargs="*", help="a shell text, quoted as one word; `-` reads it from standard input")
+    parser.usage = "broker explain [OPTION ...] TEXT"
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_context_arguments(parser)
 
@@ -29,10 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Classify one text and draw what was found."""
     from broker.classify import classify
+    from broker.errors import UsageError
     from broker.request.operation import ShellText
 
+    match args.text:
+        case [word]:
+            text = sys.stdin.read() if word == "-" else word
+        case []:
+            raise UsageError("what is to be explained? Give a shell text: broker explain 'git status'")
+        case words:
+            import shlex
+
+            raise UsageError(f"give the text as one word: broker explain {shlex.quote(' '.join(words))}")
     context = context_of(args)
-    text = sys.stdin.read() if args.text == "-" else args.text
     answer = classify(ShellText(text=text, dialect=context.dialect), context)
     if args.json:
         print(json.dumps(explained(text, answer), ensure_ascii=False, indent=2))

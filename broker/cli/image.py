@@ -27,13 +27,15 @@ QUIET_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker image` takes."""
     parser.usage = "broker image build NAME ... | broker image list [--json]"
-    parser.add_argument("action", choices=["build", "list"], help="what to do")
+    parser.add_argument("action", nargs="?", choices=["build", "list"], help="what to do")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(images.shipped())}")
     parser.add_argument("--json", action="store_true", help="list: one JSON array")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
+    if args.action is None:
+        raise UsageError("build or list? Try: broker image list")
     if args.action == "list":
         if args.names:
             raise UsageError("`broker image list` lists all images. Try: broker image list")

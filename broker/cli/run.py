@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, or one of ours (docs/exit-codes.md)."""
     import sys
 
-    if not args.command:
+    if not args.command or not args.command[0]:
         from broker.errors import UsageError
 
         raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
@@ -100,7 +100,7 @@ def claim_result(args: argparse.Namespace) -> None:
             from broker.errors import UsageError
 
             why = "it is a link, which an earlier task may have put there" if error.errno == errno.ELOOP else error.strerror
-            raise UsageError(f"--result {args.result}: {why}") from None
+            raise UsageError(f"--result {args.result} cannot be written: {why}. Name another file") from None
 
 
 def _no_link(path: str, flags: int) -> int:
