@@ -10,7 +10,7 @@ from broker.classify import environment, paths
 from broker.classify.entries import Entry
 from broker.classify.risk import Risk
 from broker.classify.scope import UNKNOWN, Finding, Inquiry, Scope
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 Span = tuple[int, int] | None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from broker.classify import environment, paths, readers
 from broker.classify.context import Context
@@ -10,10 +10,9 @@ from broker.classify.names import known_name
 from broker.classify.programs import judge
 from broker.classify.risk import Assessment, Part, PartKind, Risk
 from broker.classify.scope import Finding, Inquiry, Scope, TooMuch
-from broker.classify.shell import read_text
 from broker.classify.tables import tables_digest
 from broker.classify.version import CLASSIFIER_VERSION
-from broker.classify.words import Word
+from broker.classify.word import Word
 from broker.request.operation import (
     Connection,
     Delegation,
@@ -30,7 +29,7 @@ assert readers  # registers the readers that the tables name
 
 def classify(operation: Operation, context: Context) -> Assessment:
     """Say what an operation would do. Never raises for any operation: what cannot be read is `unknown`."""
-    inquiry = Inquiry(context, read_text, judge)
+    inquiry = Inquiry(context, _read_text, judge)
     try:
         match operation:
             case ShellText():
@@ -69,7 +68,14 @@ def _unfinished() -> Part:
 
 
 def _shell_text(inquiry: Inquiry, operation: ShellText) -> None:
-    read_text(inquiry, operation.text, Scope(inquiry.context.cwd))
+    _read_text(inquiry, operation.text, Scope(inquiry.context.cwd))
+
+
+def _read_text(*inquiry_and_text: Any) -> object:
+    """Read a shell text. What that takes is loaded with the first text: most programs start without one."""
+    from broker.classify.shell import read_text
+
+    return read_text(*inquiry_and_text)
 
 
 def _exec(inquiry: Inquiry, operation: Exec) -> None:

@@ -8,7 +8,7 @@ from broker.classify import paths
 from broker.classify.call import Call
 from broker.classify.risk import Risk
 from broker.classify.scope import UNKNOWN, shown
-from broker.classify.words import is_secret_name
+from broker.classify.secret_names import is_secret_name
 
 _ENVIRON = re.compile(r"environ|getenv|process\.env|ENV\[|ENVIRON|%ENV|\benv\.", re.IGNORECASE)
 _NAMES = re.compile(r"[A-Z][A-Z0-9_]{2,}")

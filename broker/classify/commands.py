@@ -8,7 +8,7 @@ from broker.classify.grammar import Parsed, parse
 from broker.classify.risk import Risk
 from broker.classify.roles import WHY, default_why, judge_operands, judge_options_of
 from broker.classify.scope import shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 
 def by_grammar(call: Call, entry: Entry | None = None, words: list[Word] | None = None) -> None:

@@ -8,7 +8,7 @@ from broker.classify.call import Call
 from broker.classify.entries import Entry, Option
 from broker.classify.risk import Risk
 from broker.classify.scope import shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from base64 import b64decode
 from broker.classify.context import Context
 from broker.classify.paths import normalise, resolve
 from broker.classify.scope import TAME, UNKNOWN, Scope, Stdin
-from broker.classify.words import Word, decode_ansi
+from broker.classify.word import Word
+from broker.classify.words import decode_ansi
 
 _TAME_PRINTERS = frozenset(
     [

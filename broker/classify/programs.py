@@ -17,7 +17,7 @@ from broker.classify.entries import entry_of
 from broker.classify.names import internal_name, known_name
 from broker.classify.risk import PartKind, Reason, Risk
 from broker.classify.scope import Finding, Inquiry, Scope, TooMuch, shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 MAX_COMMAND_DEPTH = 24
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from broker.classify import paths
 from broker.classify.call import Call, set_variable
-from broker.classify.code import secrets_in_code
 from broker.classify.entries import Entry, operand_roles
 from broker.classify.grammar import Parsed
 from broker.classify.risk import Risk
 from broker.classify.scope import shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 WHY = {
     Risk.LOCAL_WRITE: "{} changes files.",
@@ -194,6 +193,8 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
             )
         case "code":
             call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{what} runs code given as text.")
+            from broker.classify.code import secrets_in_code
+
             secrets_in_code(call, word.text)
         case "config":
             call.read(word)

@@ -10,7 +10,7 @@ from broker.classify.context import Context
 from broker.classify.risk import Part, PartKind, Reason, Risk
 
 if TYPE_CHECKING:
-    from broker.classify.words import Word
+    from broker.classify.word import Word
 
 UNKNOWN = "\U0010fffe"
 """Stands, in a word's text, for a piece that cannot be known. No program is ever given this character."""

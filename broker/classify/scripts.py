@@ -7,7 +7,8 @@ import re
 from broker.classify.call import Call
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN
-from broker.classify.words import Word, is_secret_name
+from broker.classify.secret_names import is_secret_name
+from broker.classify.word import Word
 
 
 def judge_sed(call: Call, program: Word, *, sandboxed: bool) -> None:

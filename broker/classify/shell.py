@@ -28,7 +28,7 @@ from broker.classify.scope import (
 )
 from broker.classify.simple_command import ASSIGNMENT, CommandReader
 from broker.classify.tokens import Kind, Unreadable, cut
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -12,7 +12,8 @@ from broker.classify import environment, output, paths
 from broker.classify.risk import PartKind, Reason, Risk
 from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope, Stdin
 from broker.classify.tokens import Kind, Token, Unreadable
-from broker.classify.words import MAX_VALUE, Expander, Word
+from broker.classify.word import Word
+from broker.classify.words import MAX_VALUE, Expander
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from broker.classify.braces import expand_braces
 from broker.classify.risk import Reason, Risk
 from broker.classify.scope import TAME, UNKNOWN, Scope
+from broker.classify.secret_names import is_secret_name
 from broker.classify.tokens import (
     MAX_FIELDS,
     Unreadable,
@@ -24,27 +25,11 @@ from broker.classify.tokens import (
     skip_parentheses,
     skip_single_quotes,
 )
+from broker.classify.word import Word
 
 MAX_FIELD = 64 * 1024
 MAX_VALUE = 4096
 """A variable's value is followed up to this length; a longer one counts as unknown."""
-
-
-class Word:
-    """A word. `static`: bash passes exactly `text`. `glob`: it may become several names."""
-
-    __slots__ = ("end", "glob", "start", "static", "text")
-
-    def __init__(self, text: str, static: bool, glob: bool, start: int, end: int) -> None:
-        self.text, self.static, self.glob, self.start, self.end = text, static, glob, start, end
-
-    @property
-    def known(self) -> bool:
-        """Whether the text is known, even if it is a pattern."""
-        return UNKNOWN not in self.text and TAME not in self.text
-
-    def __repr__(self) -> str:
-        return f"Word({self.text!r}, static={self.static}, glob={self.glob})"
 
 
 Substitute = Callable[[str, Scope, int, str], str]
@@ -476,21 +461,6 @@ _TAME_NAMES = frozenset(
         "TERM",
     ]
 )
-
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|APIKEY|API_KEY|PRIVATE_KEY|ACCESS_KEY|SECRET_KEY|"
-    r"SECRET_ACCESS_KEY|ACCESS_KEY_ID|ENCRYPTION_KEY|SIGNING_KEY|AUTH_KEY|CREDENTIALS?|SESSION_KEY|PAT)$|"
-    r"(?:^|_)(?:password|passwd|secret|api_key|private_key|access_token|auth_token)$"
-)
-_SECRET_NAMES = frozenset(
-    ["DATABASE_URL", "PGPASSWORD", "MYSQL_PWD", "REDIS_URL", "MONGODB_URI", "SENTRY_DSN", "NPM_AUTH"]
-)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable's name says that it holds a secret."""
-    return name in _SECRET_NAMES or bool(_SECRET_NAME.search(name))
-
 
 def _word(text: str, glob: bool, start: int, end: int) -> Word:
     return Word(text, not glob and UNKNOWN not in text and TAME not in text, glob, start, end)

@@ -8,7 +8,7 @@ from broker.classify import paths
 from broker.classify.call import ASSIGNMENT, Call, reader, set_variable
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN, shown
-from broker.classify.words import is_secret_name
+from broker.classify.secret_names import is_secret_name
 
 
 @reader("cd")

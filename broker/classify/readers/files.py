@@ -10,7 +10,7 @@ from broker.classify.grammar import parse
 from broker.classify.risk import Risk
 from broker.classify.roles import apply_operands, judge_options
 from broker.classify.scope import shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 
 @reader("dd")

@@ -12,7 +12,7 @@ from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
 from broker.classify.scope import UNKNOWN, shown
 from broker.classify.tables import program_table
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 
 @cache

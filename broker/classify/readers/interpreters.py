@@ -11,7 +11,7 @@ from broker.classify.grammar import parse
 from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
 from broker.classify.scope import shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 _SHELL_VALUES = frozenset(
     ("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "--emulate", "-C", "--init-command")

@@ -10,7 +10,7 @@ from broker.classify.commands import judge_parsed
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN, shown
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 
 @reader("find")

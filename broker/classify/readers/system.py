@@ -8,7 +8,7 @@ from broker.classify.call import Call, reader
 from broker.classify.commands import by_grammar
 from broker.classify.risk import Risk
 from broker.classify.scope import UNKNOWN, shown
-from broker.classify.words import is_secret_name
+from broker.classify.secret_names import is_secret_name
 
 
 @reader("ps")

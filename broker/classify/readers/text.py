@@ -11,7 +11,8 @@ from broker.classify.grammar import parse
 from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
 from broker.classify.scope import shown
-from broker.classify.words import Word, is_secret_name
+from broker.classify.secret_names import is_secret_name
+from broker.classify.word import Word
 
 
 @reader("sed")

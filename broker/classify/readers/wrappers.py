@@ -12,7 +12,7 @@ from broker.classify.names import known_name
 from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
 from broker.classify.scope import TAME, UNKNOWN
-from broker.classify.words import Word
+from broker.classify.word import Word
 
 
 @reader("env")
