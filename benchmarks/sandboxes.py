@@ -67,7 +67,7 @@ def run_in(running: Sandbox, task: Task, argv: tuple[str, ...], cwd: str, descri
     process = running.spawn(
         ALLOWED, Command(argv=argv, cwd=cwd, env=environment), descriptors, scope=OPERATOR_SCOPE
     )
-    exited = process.wait(30)
+    exited = process.wait(120)
     failed = process.failed
     process.close()
     if exited is None:

@@ -65,6 +65,7 @@ class Process:
         self.changed = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._settled = threading.Event()
         self._over = threading.Event()
+        self._lock = threading.Lock()
 
     def settle(self, message: wire.Spawned | wire.SpawnFailed | None, terminal: int = -1) -> None:
         """Record how the start went; None: the sandbox is gone."""
@@ -82,12 +83,12 @@ class Process:
         """Record the end."""
         self.exited = message
         self._over.set()
-        os.eventfd_write(self.changed, 1)
+        self._wake()
 
     def pause(self, signal: int) -> None:
         """Record that the process was stopped by job control (0: it goes on)."""
         self.stopped = signal
-        os.eventfd_write(self.changed, 1)
+        self._wake()
 
     def wait_started(self, timeout: float | None = None) -> None:
         """Wait until it runs or has failed to start. Raises GuardError when the sandbox is gone."""
@@ -105,9 +106,17 @@ class Process:
         """Whether it has ended, one way or the other."""
         return self._over.is_set()
 
+    def _wake(self) -> None:
+        """Make `changed` readable, unless whoever waited has seen the end already and closed it."""
+        with self._lock:
+            if self.changed >= 0:
+                os.eventfd_write(self.changed, 1)
+
     def close(self) -> None:
         """Give back the descriptors."""
-        os.close(self.changed)
+        with self._lock:
+            os.close(self.changed)
+            self.changed = -1
         if self.terminal >= 0:
             os.close(self.terminal)
             self.terminal = -1
@@ -168,6 +177,7 @@ class Sandbox:
             process = Process(next(self._numbers))
             if self._closed:
                 process.settle(None)
+                process.finish(None)
                 return process
             self._processes[process.number] = process
         rows, columns = terminal or (0, 0)
