@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge, and run only what is permitted. A refusal is exit 126 and one clear line on stderr."""
+    """Judge, and run only what is permitted. A refusal is exit 126, and said on stderr."""
     from broker.errors import UsageError
 
     if not args.command or not args.command[0]:

@@ -98,7 +98,7 @@ class ProfileInWorkspace(ProfileError):
         inside = Path(os.path.realpath(workspace))
         if Path(os.path.realpath(home)).is_relative_to(inside):
             # A home, or more, as workspace: no copy would lie outside it.
-            remedy = "Give the task a folder that holds no profiles: --workspace DIR"
+            remedy = "Give the task another folder, one that holds no profiles: --workspace DIR"
         elif path.is_dir():
             remedy = f"Run: mkdir -p {quoted(home)}, and move the profiles there"
         else:

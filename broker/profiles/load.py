@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,9 @@ def load_file(path: Path, rules: Rules) -> tuple[Profile | BrokenProfile, ...]:
 def _rules(tier: Tier, workspace: Path | str | None) -> Rules:
     # Whoever can write the shipped profiles can write the broker itself, which lies beside them. To ask more
     # of them than of the program would only refuse every source tree made under umask 002.
-    return rules_for(workspace, others_may_write=tier.shipped)
+    rules = rules_for(workspace, others_may_write=tier.shipped)
+    # No place is better for ours than where they are: it is the workspace that must be another.
+    return replace(rules, remedy_folder=tier.folder) if tier.shipped else rules
 
 
 def rules_for(workspace: Path | str | None, *, others_may_write: bool = False) -> Rules:
