@@ -6,13 +6,12 @@ In: a table of the right shape. Out: a Profile, or ProfileInvalid for what has t
 from __future__ import annotations
 
 import hashlib
+import json
 import posixpath
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
-
-import msgspec
 
 from broker.classify.risk import Risk
 from broker.decide.envelope import NEVER_GRANTED
@@ -55,9 +54,7 @@ def profile_from(source: Source, name: str, table: ProfileTable) -> Profile:
 
 def canonical(profile: Profile) -> dict[str, Any]:
     """Return the profile as plain data, sorted wherever order means nothing."""
-    data: dict[str, Any] = msgspec.to_builtins(
-        replace(profile, effects=frozenset(), disabled_tools=frozenset())
-    )
+    data: dict[str, Any] = asdict(profile)
     data["max_risk"] = profile.max_risk.label
     data["effects"] = [risk.label for risk in sorted(profile.effects)]
     data["disabled_tools"] = sorted(profile.disabled_tools)
@@ -70,7 +67,8 @@ def canonical(profile: Profile) -> dict[str, Any]:
 def digest_of(profile: Profile) -> str:
     """Return the SHA-256 of what the profile says, whatever file it came from and however it was written."""
     content = {key: value for key, value in canonical(profile).items() if key not in {"source", "digest"}}
-    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _Reader:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from broker.profiles.errors import ProfileInvalid
+from broker.profiles.shapes import Shape, WrongShape, list_of, one_of, read_keys, table_of, texts_by_name
 from broker.profiles.suggest import closest, did_you_mean
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -37,17 +38,13 @@ _ELSEWHERE = {
 }
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a file."""
-
-
-class ToolsTable(_Table, frozen=True):
+class ToolsTable(NamedTuple):
     """`tools`: which tools a task does not have."""
 
     disabled: tuple[str, ...] = ()
 
 
-class EntryTable(_Table, frozen=True):
+class EntryTable(NamedTuple):
     """An allowlist entry with conditions."""
 
     command: str
@@ -56,21 +53,21 @@ class EntryTable(_Table, frozen=True):
     effects: tuple[str, ...] = ()
 
 
-class EffectsTable(_Table, frozen=True):
+class EffectsTable(NamedTuple):
     """`effects`: single classes added to, or removed from, the ceiling's."""
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
 
 
-class EnvTable(_Table, frozen=True):
+class EnvTable(NamedTuple):
     """`env`: names passed in from the operator's environment, and values set."""
 
-    passed: tuple[str, ...] = msgspec.field(default=(), name="pass")
-    set: dict[str, str] = {}
+    passed: tuple[str, ...] = ()
+    set: Mapping[str, str] = MappingProxyType({})
 
 
-class SandboxTable(_Table, frozen=True):
+class SandboxTable(NamedTuple):
     """`sandbox`: the container. Sizes as bytes or "2G", times as seconds or "30m"."""
 
     engine: str = "auto"
@@ -87,7 +84,7 @@ class SandboxTable(_Table, frozen=True):
     output: int | str | None = None
 
 
-class ProfileTable(_Table, frozen=True):
+class ProfileTable(NamedTuple):
     """One profile."""
 
     description: str = ""
@@ -101,12 +98,44 @@ class ProfileTable(_Table, frozen=True):
     requires: tuple[str, ...] | None = None
 
 
-_INNER: dict[str, type[_Table]] = {
-    "tools": ToolsTable,
-    "effects": EffectsTable,
-    "env": EnvTable,
-    "sandbox": SandboxTable,
+_text, _texts = one_of(str), list_of(one_of(str))
+_size = one_of(int, str, None)
+
+_ENTRY: Shape = {
+    "command": _text,
+    "cwd": one_of(str, None),
+    "sha256": one_of(str, None),
+    "effects": _texts,
 }
+_TOOLS: Shape = {"disabled": _texts}
+_EFFECTS: Shape = {"add": _texts, "remove": _texts}
+_ENV: Shape = {"pass": _texts, "set": texts_by_name}
+_SANDBOX: Shape = {
+    "engine": _text,
+    "image": _text,
+    "workspace": _text,
+    "read_only": _texts,
+    "show": _texts,
+    "memory": _size,
+    "cpus": one_of(int, float, None),
+    "pids": one_of(int, None),
+    "time": one_of(int, float, str, None),
+    "tmp_size": _size,
+    "shm_size": _size,
+    "output": _size,
+}
+_PROFILE: Shape = {
+    "description": _text,
+    "max_risk": _text,
+    "tools": table_of(_TOOLS, ToolsTable),
+    "allowlist": list_of(table_of(_ENTRY, EntryTable, needs=("command",), or_text=True)),
+    "denylist": _texts,
+    "effects": table_of(_EFFECTS, EffectsTable),
+    "env": table_of(_ENV, EnvTable),
+    "sandbox": table_of(_SANDBOX, SandboxTable),
+    "requires": list_of(_text, or_none=True),
+}
+_INNER = {"tools": _TOOLS, "effects": _EFFECTS, "env": _ENV, "sandbox": _SANDBOX}
 
 
 class Source:
@@ -169,8 +198,7 @@ def decode_file(path: Path, content: bytes) -> tuple[Source, dict[str, dict[str,
 
 
 def _top_level_hint(key: str) -> str:
-    fields = ProfileTable.__struct_fields__
-    if key in fields:
+    if key in ProfileTable._fields:
         return f" It belongs into a profile: profiles.NAME.{key}"
     near = closest(key, ("profiles",))
     return f" Did you mean {near!r}?" if near else " The only key there is 'profiles'."
@@ -224,27 +252,24 @@ def _no_constant(name: str) -> float:
 
 def decode_profile(source: Source, name: str, table: dict[str, Any]) -> ProfileTable:
     """Return one profile's table, decoded. Raises ProfileInvalid for unknown keys and wrong types."""
-    _refuse_unknown(source, (name,), table, ProfileTable)
+    _refuse_unknown(source, (name,), table, _PROFILE)
     for key, inner in _INNER.items():
         if isinstance(table.get(key), dict):
             _refuse_unknown(source, (name, key), table[key], inner)
     entries = table.get("allowlist")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
-            _refuse_unknown(source, (name, "allowlist"), entry, EntryTable)
+            _refuse_unknown(source, (name, "allowlist"), entry, _ENTRY)
     try:
-        return msgspec.convert(table, ProfileTable, strict=True)
-    except msgspec.ValidationError as error:
-        problem, keys = _explain(str(error))
-        where = ".".join(keys)
-        said = f"{where}: {problem}" if where else problem
-        raise source.wrong(
-            f"profile {name!r}: {said}", name, *[re.sub(r"\[.*", "", k) for k in keys]
-        ) from None
+        return ProfileTable(**read_keys(_PROFILE, table, ()))
+    except WrongShape as wrong:
+        where = ".".join(wrong.keys)
+        said = f"{where}: {wrong.problem}" if where else wrong.problem
+        keys = [key.partition("[")[0] for key in wrong.keys]
+        raise source.wrong(f"profile {name!r}: {said}", name, *keys) from None
 
 
-def _refuse_unknown(source: Source, keys: tuple[str, ...], table: dict[str, Any], kind: type[_Table]) -> None:
-    known = kind.__struct_encode_fields__
+def _refuse_unknown(source: Source, keys: tuple[str, ...], table: dict[str, Any], known: Shape) -> None:
     for key in table:
         if key in known:
             continue
@@ -255,33 +280,8 @@ def _refuse_unknown(source: Source, keys: tuple[str, ...], table: dict[str, Any]
         )
 
 
-def _meant(key: str, known: tuple[str, ...], *, top: bool) -> str:
+def _meant(key: str, known: Shape, *, top: bool) -> str:
     near = closest(key, known)
     if near is None and top and key.lower() in _ELSEWHERE:
         return f" Did you mean {_ELSEWHERE[key.lower()]!r}?"
     return did_you_mean(key, known)
-
-
-def _explain(message: str) -> tuple[str, list[str]]:
-    """Split msgspec's "Expected `str`, got `int` - at `$.tools.disabled[0]`" into sentence and keys."""
-    problem, _, place = message.partition(" - at `")
-    keys = [key for key in place.rstrip("`").removeprefix("$").split(".") if key]
-    # The types stand between backquotes: `str | object | null`.
-    problem = re.sub(r"`([a-z]+(?: \| [a-z]+)*)`", lambda found: _in_words(found[1]), problem).replace(
-        "`", ""
-    )
-    return problem[:1].lower() + problem[1:], keys
-
-
-_TYPES = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
-
-
-def _in_words(types: str) -> str:
-    return " or ".join(_TYPES.get(each, each) for each in types.split(" | ") if each != "null")
