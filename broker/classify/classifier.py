@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
-from broker.classify import environment, paths, readers
+from broker.classify import environment, paths
 from broker.classify.context import Context
 from broker.classify.names import known_name
 from broker.classify.programs import judge
@@ -23,8 +23,6 @@ from broker.request.operation import (
     Operation,
     ShellText,
 )
-
-assert readers  # registers the readers that the tables name
 
 
 def classify(operation: Operation, context: Context) -> Assessment:

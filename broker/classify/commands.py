@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from broker.classify.call import READERS, Call
+from broker.classify.call import Call
 from broker.classify.entries import Entry, sub_entry
 from broker.classify.grammar import Parsed, parse
+from broker.classify.readers import reader_named
 from broker.classify.risk import Risk
 from broker.classify.roles import WHY, default_why, judge_operands, judge_options_of
 from broker.classify.scope import shown
@@ -78,7 +79,7 @@ def judge_sub(call: Call, entry: Entry, words: list[Word]) -> None:
     if entry.reader:
         saved = call.words
         call.words = [saved[0], *words]
-        READERS[entry.reader](call)
+        reader_named(entry.reader)(call)
         call.words = saved
     else:
         by_grammar(call, entry, words)

@@ -11,10 +11,11 @@ already has effects that make it no worse (an interpreter's options, say).
 from __future__ import annotations
 
 from broker.classify import paths
-from broker.classify.call import READERS, Call, Span
+from broker.classify.call import Call, Span
 from broker.classify.commands import by_grammar
 from broker.classify.entries import entry_of
 from broker.classify.names import internal_name, known_name
+from broker.classify.readers import reader_named
 from broker.classify.risk import PartKind, Reason, Risk
 from broker.classify.scope import Finding, Inquiry, Scope, TooMuch, shown
 from broker.classify.word import Word
@@ -103,9 +104,8 @@ def _only_asks_for_help(words: list[Word]) -> bool:
 def run(call: Call) -> None:
     """Read a call by its entry: with its own reader, or by its grammar."""
     entry = call.entry
-    own = READERS.get(entry.reader) if entry.reader else None
-    if own is not None:
-        own(call)
+    if entry.reader:
+        reader_named(entry.reader)(call)
     else:
         by_grammar(call)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from broker.classify import tables, tables_digest
 from broker.classify.call import READERS
 from broker.classify.compile_tables import main as compile_main
 from broker.classify.entries import Entry, entry_of, sub_entry
+from broker.classify.readers import FAMILIES, reader_named
 from broker.classify.risk import Risk
 from broker.classify.roles import ROLES
 
@@ -24,7 +26,7 @@ def test_every_file_of_the_folder_is_a_table_and_every_table_is_a_file() -> None
 
 def check(entry: Entry) -> None:
     """An entry names only roles, readers and classes that exist."""
-    assert not entry.reader or entry.reader in READERS, entry.name
+    assert not entry.reader or reader_named(entry.reader), entry.name
     roles = {*entry.prefix, entry.repeated, *entry.suffix}
     for option in entry.options.values():
         roles |= {option.role, *(word.removesuffix("...") for word in option.operands.split())}
@@ -38,10 +40,21 @@ def check(entry: Entry) -> None:
         check(own)
 
 
-def test_every_program_has_an_entry_that_can_be_read() -> None:
-    from broker.classify import readers
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_of_readers_registers_what_it_is_said_to(family: str) -> None:
+    """And nothing else: the reader of a name that is listed nowhere would never be found."""
+    name = f"broker.classify.readers.{family}"
+    import_module(name)
+    registered = [reader for reader, function in READERS.items() if function.__module__ == name]
+    assert registered == FAMILIES[family].split()
 
-    assert readers
+
+def test_every_module_of_readers_is_a_family() -> None:
+    folder = FOLDER.parent / "readers"
+    assert sorted(file.stem for file in folder.glob("[!_]*.py")) == sorted(FAMILIES)
+
+
+def test_every_program_has_an_entry_that_can_be_read() -> None:
     for name in PROGRAMS:
         entry = entry_of(name)
         assert entry is not None

@@ -1,30 +1,35 @@
 """Step 2: readers for programs whose arguments are a language of their own. The tables name them (`reader = …`).
 
-Each takes a Call and adds to its finding. Importing this package registers them all.
+Each takes a Call and adds to its finding. A family is loaded when a program of it is met.
 """
 
-from broker.classify.readers import (
-    building,
-    builtins,
-    files,
-    git,
-    interpreters,
-    network,
-    searching,
-    system,
-    text,
-    wrappers,
-)
+from __future__ import annotations
 
-__all__ = [
-    "building",
-    "builtins",
-    "files",
-    "git",
-    "interpreters",
-    "network",
-    "searching",
-    "system",
-    "text",
-    "wrappers",
-]
+from importlib import import_module
+
+from broker.classify.call import READERS, Reader
+
+FAMILIES = {
+    "building": "make compiler formatter prettier tsc go-install npm-run npm-config npm-pkg",
+    "builtins": "cd export set unset read eval source trap exec alias hash enable let printf test echo",
+    "files": "dd tar unzip compressor chmod chown rsync",
+    "git": "git git-external git-config git-remote-url git-checkout",
+    "interpreters": "shell interpreter python",
+    "network": "curl ssh socat browser",
+    "searching": "find fd",
+    "system": "ps printenv kill crontab init looks_or_changes disk tmux",
+    "text": "sed awk jq",
+    "wrappers": "env xargs parallel sudo watch flock script busybox ldso command_after_dashes nix-shell",
+}
+"""The readers of each module here, by the names that tables use."""
+
+_HOMES = {name: family for family, names in FAMILIES.items() for name in names.split()}
+
+
+def reader_named(name: str) -> Reader:
+    """Return a reader. Raises KeyError for a name that no module here registers."""
+    found = READERS.get(name)
+    if found is None:
+        import_module(f"broker.classify.readers.{_HOMES[name]}")
+        found = READERS[name]
+    return found
