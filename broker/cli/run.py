@@ -53,6 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
         raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
     terminal = args.tty
+    if terminal and not (sys.stdin is not None and sys.stdin.isatty()):
+        from broker.errors import UsageError
+
+        raise UsageError("--tty needs a terminal, and stdin is none. Leave it out, or run it in a terminal")
     if terminal is None:
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json
     return carry_out(args, judged=False, terminal=terminal)
