@@ -126,6 +126,12 @@ def test_without_a_verb_the_help_is_an_error() -> None:
         (("--wrong",), "there is no option --wrong before the verb. Try: broker --help"),
         (("events", "--wrong"), "unrecognized arguments: --wrong. Try: broker events --help"),
         (("events", "--verdict", "no"), "Try: broker events --help"),
+        (("run", "--", ""), "what is to run?"),
+        (("exec", "--", ""), "what is to run?"),
+        (("run", "--tty", "--", "true"), "--tty needs a terminal"),
+        (("explain",), "Give a shell text"),
+        (("explain", "git", "status"), "broker explain 'git status'"),
+        (("image",), "Try: broker image list"),
         (("a\x1b[2J\nbroker: ok",), r"there is no verb 'a\x1b[2J\nbroker: ok'"),
     ],
 )

@@ -146,12 +146,13 @@ def test_a_folder_of_profiles_in_the_workspace_is_refused(home: Path) -> None:
 
 def test_the_users_own_profiles_are_refused_too_where_the_home_is_the_workspace(home: Path) -> None:
     put(home / "config" / "broker" / "profiles", "p.toml", profile_file("x", "x"))
-    with pytest.raises(ProfileInWorkspace):
+    with pytest.raises(ProfileInWorkspace) as refusal:
         load_profile("default", workspace=home)
+    assert "cp " not in str(refusal.value)  # nothing is gained by a copy onto itself
 
 
 def test_shipped_profiles_are_refused_where_the_broker_itself_is_the_workspace() -> None:
-    with pytest.raises(ProfileInWorkspace):
+    with pytest.raises(ProfileInWorkspace, match="another folder.* --workspace DIR"):
         load_profile("default", workspace=load.shipped_folder().parent)
 
 
