@@ -186,7 +186,8 @@ def _print(path: Path, args: argparse.Namespace) -> int:
         return exit_codes.OK
     colours = Colours(sys.stdout)
     found = False
-    for found, one in ((True, each) for each in chosen):
+    for one in chosen:
+        found = True
         print(describe(one, colours))
     if not found:
         sys.stderr.write(f"{escape(path.stem)} holds no such event.\n")
