@@ -8,10 +8,9 @@ from functools import lru_cache
 from broker.classify import paths
 from broker.classify.tables import load, program_table
 
-_VERSIONED = re.compile(r"(.+?)[-.]?\d+(?:\.\d+)*(?:-(?:config|dbg))?")
-_TRIPLET = re.compile(
-    r"(?:x86_64|i[3-6]86|aarch64|arm|armv7l|riscv64|powerpc64le|s390x)(?:-[a-z0-9_]+)*-(?:linux|elf|eabi)(?:-[a-z0-9]+)?-"
-)
+# Texts, compiled by `re` when they are first needed: most names are in the tables as they are.
+_VERSIONED = r"(.+?)[-.]?\d+(?:\.\d+)*(?:-(?:config|dbg))?"
+_TRIPLET = r"(?:x86_64|i[3-6]86|aarch64|arm|armv7l|riscv64|powerpc64le|s390x)(?:-[a-z0-9_]+)*-(?:linux|elf|eabi)(?:-[a-z0-9]+)?-"
 
 
 @lru_cache(maxsize=4096)  # names come from the task: they must not fill the memory
@@ -20,14 +19,14 @@ def known_name(name: str) -> str:
     programs = load()["programs"]
     if name in programs:
         return name
-    short = _TRIPLET.sub("", name, count=1)
+    short = re.sub(_TRIPLET, "", name, count=1)
     if short in programs:
         return short
     for suffix in (".exe", ".real", ".distrib"):
         if short.endswith(suffix):
             short = short.removesuffix(suffix)
     while short not in programs:
-        match = _VERSIONED.fullmatch(short)
+        match = re.fullmatch(_VERSIONED, short)
         if match is None or not match.group(1):
             return name
         short = match.group(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
+_ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?="
 _OPERATORS = {
     "|": "a pipe",
     "&": "'&'",
@@ -48,7 +48,7 @@ def parse_command_line(text: str) -> tuple[str, ...]:
     if not words:
         raise CommandLineError("it is empty")
     first = words[0]
-    if _ASSIGNMENT.match(first.plain):
+    if re.match(_ASSIGNMENT, first.plain):
         raise CommandLineError(
             f"it begins with the assignment {''.join(first.text)!r}; an entry is a command and its "
             "arguments, and a command with assignments in front of it never matches"

@@ -32,9 +32,9 @@ from broker.profiles.suggest import did_you_mean
 
 T = TypeVar("T")
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_DIGEST = r"[0-9a-fA-F]{64}"
+_IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 _ENGINES = ("auto", "docker", "bubblewrap")
 _WORKSPACES = ("direct", "read-only")
 _CLASSES = tuple(risk.label for risk in Risk)
@@ -175,7 +175,7 @@ class _Reader:
     def entry_digest(self, entry: EntryTable) -> str | None:
         if entry.sha256 is None:
             return None
-        if not _DIGEST.fullmatch(entry.sha256):
+        if not re.fullmatch(_DIGEST, entry.sha256):
             raise self.wrong(
                 f"allowlist entry `{entry.command}`: sha256 must be 64 hexadecimal digits, "
                 "as sha256sum prints",
@@ -197,7 +197,7 @@ class _Reader:
 
     def environment(self, table: EnvTable) -> Environment:
         for name in (*table.passed, *table.set):
-            if not _VARIABLE.fullmatch(name):
+            if not re.fullmatch(_VARIABLE, name):
                 key = "pass" if name in table.passed else "set"
                 raise self.wrong(
                     f"env.{key}: {name!r} is not a variable's name (no patterns here)", "env", key
@@ -242,7 +242,7 @@ class _Reader:
         return None if value is None else float(value)
 
     def image(self, image: str) -> str:
-        if image and not _IMAGE.fullmatch(image):
+        if image and not re.fullmatch(_IMAGE, image):
             raise self.wrong(f"sandbox.image: {image!r} is not the name of an image", "sandbox", "image")
         return image
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 
+# Patterns are texts, compiled by `re` when they are first needed: most profiles hold no quantity.
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = r"(?i:([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?)"
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_STEP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([smhd])", re.IGNORECASE)
-_NUMBER = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+_STEP = r"(?i:([0-9]{1,12}(?:\.[0-9]{1,6})?)([smhd]))"
+_NUMBER = r"[0-9]{1,12}(\.[0-9]{1,6})?"
 
 
 def parse_size(value: int | str) -> int:
     """Return bytes; units are powers of 1024. Raises ValueError, with a sentence, for what is no size."""
     if isinstance(value, str):
-        found = _SIZE.fullmatch(value.strip())
+        found = re.fullmatch(_SIZE, value.strip())
         if found is None:
             raise ValueError(f'{value!r} is not a size. Write bytes, or a number with K, M, G or T, as "2G"')
         value = int(float(found[1]) * _UNITS[found[2].lower()])
@@ -33,9 +34,9 @@ def parse_time(value: float | str) -> float:
 
 
 def _seconds(text: str) -> float:
-    if _NUMBER.fullmatch(text):
+    if re.fullmatch(_NUMBER, text):
         return float(text)
-    steps = _STEP.findall(text)
+    steps = re.findall(_STEP, text)
     if not steps or "".join(number + unit for number, unit in steps) != text:
         raise ValueError(f'{text!r} is not a time. Write seconds, or numbers with s, m, h or d, as "1h30m"')
     return sum(float(number) * _SECONDS[unit.lower()] for number, unit in steps)
