@@ -5,7 +5,6 @@ In: a table of the right shape. Out: a Profile, or ProfileInvalid for what has t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 import re
@@ -29,6 +28,7 @@ from broker.profiles.errors import ProfileInvalid
 from broker.profiles.quantity import parse_size, parse_time
 from broker.profiles.schema import EntryTable, EnvTable, ProfileTable, SandboxTable, Source
 from broker.profiles.suggest import did_you_mean
+from broker.sha256 import sha256
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def digest_of(profile: Profile) -> str:
     """Return the SHA-256 of what the profile says, whatever file it came from and however it was written."""
     content = {key: value for key, value in canonical(profile).items() if key not in {"source", "digest"}}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text.encode()).hexdigest()
 
 
 class _Reader:

@@ -9,13 +9,13 @@ that tries a million different things must not fill the memory.
 from __future__ import annotations
 
 import threading
-from hashlib import sha256
 from typing import TypedDict
 
 from broker.classify.risk import Risk
 from broker.decide.verdict import Deny
 from broker.record import event
 from broker.record.journal import Journal
+from broker.sha256 import sha256
 
 KEPT = 1_000  # different denials; the rest are only counted
 SHOWN = 2_000  # characters of what was tried; the whole of it is in the event that decided

@@ -90,6 +90,28 @@ def test_help_imports_nothing_heavy() -> None:
     }
 
 
+def test_a_refusal_from_cold_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    """An agent's tries are mostly refused this way: each costs a start."""
+    (tmp_path / "w").mkdir()
+    program = "import sys; from broker.cli.main import main; code = main(sys.argv[1:]); print(*sys.modules); sys.exit(code)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "exec", "-q", "-w", "w", "--", "curl", "x"],
+        cwd=tmp_path,
+        env={**os.environ, "BROKER_STATE_DIR": str(tmp_path / "s")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 126, done.stderr
+    imported = set(done.stdout.split())
+    assert "broker.classify.readers.network" in imported
+    shell_text = {"shell", "simple_command", "words", "tokens", "braces", "readers.git", "readers.builtins"}
+    needless = {f"broker.classify.{name}" for name in shell_text} | {"broker.supervisor", "broker.task.task"}
+    heavy = {"msgspec", "shutil", "lzma", "random", "difflib", "_hashlib", "subprocess", "socket"}
+    assert not imported & (needless | heavy)
+
+
 def test_help_is_quick() -> None:
     """The goal is 4 times `python -c pass`; the limit is wider because a loaded machine measures this too."""
 
