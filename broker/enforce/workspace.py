@@ -215,7 +215,7 @@ def _is_door(entry: os.DirEntry[str]) -> bool:
 
 
 # What a repository below `.git/modules` or `.git/worktrees` has of its own, at whatever depth its name puts it.
-_OF_MODULE = ("hooks", "config", "config.worktree", "info/attributes", "objects/info/alternates")
+_OF_MODULE = ("hooks", "config", "config.worktree", "commondir", "info/attributes", "objects/info/alternates")
 
 
 def _inside_git(git: str) -> tuple[list[str], list[str]]:
