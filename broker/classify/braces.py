@@ -19,22 +19,30 @@ from broker.classify.tokens import (
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
 
 
+MAX_STEPS = 500_000
+"""How many characters are looked at for one word: each brace that is never closed is looked for to the end."""
+
+
 def expand_braces(raw: str, budget: int = MAX_FIELDS) -> list[str]:
     """Brace expansion, on the raw text, before everything else (as bash does it)."""
+    return _expand(raw, budget, [MAX_STEPS])
+
+
+def _expand(raw: str, budget: int, steps: list[int]) -> list[str]:
     at, length = 0, len(raw)
     while at < length:
         at = _next_brace(raw, at)
         if at >= length:
             return [raw]
-        parts, close = _alternatives(raw, at)
+        parts, close = _alternatives(raw, at, steps)
         if parts is None:
             at += 1
             continue
         before, after = raw[:at], raw[close:]
         out: list[str] = []
-        tails = expand_braces(after, budget) if "{" in after else [after]
+        tails = _expand(after, budget, steps) if "{" in after else [after]
         for part in parts:
-            for inner in expand_braces(part, budget) if "{" in part else [part]:
+            for inner in _expand(part, budget, steps) if "{" in part else [part]:
                 out += [before + inner + tail for tail in tails]
                 if len(out) > budget:
                     raise Unreadable("its braces expand to too many words", "text.too_large")
@@ -73,13 +81,16 @@ def _skip_quoted(raw: str, at: int) -> int:
     return at + 1
 
 
-def _alternatives(raw: str, at: int) -> tuple[list[str] | None, int]:
+def _alternatives(raw: str, at: int, steps: list[int]) -> tuple[list[str] | None, int]:
     """The alternatives of the brace that opens at `at`, and the index behind it; None if it is literal."""
     parts: list[str] = []
     start = cursor = at + 1
     level = 0
     length = len(raw)
     while cursor < length:
+        steps[0] -= 1
+        if steps[0] < 0:
+            raise Unreadable("it has too many braces", "text.too_large")
         char = raw[cursor]
         if char == "{":
             level += 1

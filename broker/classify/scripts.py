@@ -144,8 +144,11 @@ def _writes(call: Call, program: Word | None, name: str) -> None:
         call.write(Word(name, UNKNOWN not in name, False, 0, 0))
 
 
+MAX_AWK = 16 * 1024
+"""A longer awk program is not read: the expressions below take time that grows with its square."""
+
 _AWK_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-_AWK_REGEX = re.compile(r"(?:(?<=[(,!~&|{};])|(?<=^)|(?<=\n))\s*/(?:[^/\\\n]|\\.)+/")
+_AWK_REGEX = re.compile(r"(?:(?<=[(,!~&|{};])|(?<=^)|(?<=\n))[ \t\r]*/(?:[^/\\\n]|\\.)+/")
 _AWK_SYSTEM = re.compile(r"\bsystem\s*\(")
 _AWK_LOAD = re.compile(r"@(?:load|include)\b")
 _AWK_INDIRECT = re.compile(r"@\w+\s*\(")
@@ -166,7 +169,10 @@ def judge_awk(call: Call, program: Word) -> None:
         strings.append(re.sub(r"\\(.)", r"\1", match.group(1)))
         return f'"{len(strings) - 1}"'
 
-    text = re.sub(r"#[^\n\"]*$", "", text, flags=re.MULTILINE)
+    if len(text) > MAX_AWK:
+        call.add(Risk.UNKNOWN, "text.too_large", f"awk's program is longer than {MAX_AWK // 1024} KiB.")
+        return
+    text = "\n".join(map(_without_comment, text.split("\n")))
     bare = _AWK_STRING.sub(keep, text)
     bare = _AWK_REGEX.sub(" r ", bare)
     if _AWK_SYSTEM.search(bare):
@@ -189,6 +195,12 @@ def judge_awk(call: Call, program: Word) -> None:
             )
     if "/inet" in "".join(strings):
         call.add(Risk.NETWORK_EGRESS, "awk.inet", "awk opens a connection.")
+
+
+def _without_comment(line: str) -> str:
+    """Cut a comment that holds no quotation mark; any other could be the inside of a string."""
+    at = line.find("#", line.rfind('"') + 1)
+    return line if at < 0 else line[:at]
 
 
 def _awk_pipes(call: Call, program: Word, bare: str, strings: list[str]) -> None:

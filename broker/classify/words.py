@@ -31,6 +31,9 @@ MAX_FIELD = 64 * 1024
 MAX_VALUE = 4096
 """A variable's value is followed up to this length; a longer one counts as unknown."""
 
+MAX_TRIMMED = 128
+"""A value up to this length is trimmed by patterns that are not plain; a longer one counts as unknown."""
+
 
 Substitute = Callable[[str, Scope, int, str], str]
 """(text, scope, position, how) -> the output if it is known. `how`: command, input `<(`, output `>(`."""
@@ -498,6 +501,12 @@ def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
         return value.removesuffix(pattern) if end else value.removeprefix(pattern)
     if "[" in pattern:
         return UNKNOWN
+    literal = pattern[1:] if pattern[0] == "*" else pattern[:-1]
+    if "*" not in literal and "?" not in literal and "*" in (pattern[0], pattern[-1]):
+        # `${x##*/}`, `${x%.*}`: nearly all there are.
+        return _trim_at(value, literal, end=end, longest=longest, star_first=pattern[0] == "*")
+    if len(value) > MAX_TRIMMED or pattern.count("*") > 2:
+        return UNKNOWN  # an expression tries every way to share the value among its stars
     translated = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
     compiled = re.compile(translated, re.DOTALL)
     cuts = range(len(value) + 1)
@@ -506,6 +515,19 @@ def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
         return next((value[:cut] for cut in order if compiled.fullmatch(value[cut:])), value)
     order = reversed(cuts) if longest else cuts
     return next((value[cut:] for cut in order if compiled.fullmatch(value[:cut])), value)
+
+
+def _trim_at(value: str, literal: str, *, end: bool, longest: bool, star_first: bool) -> str:
+    """Trim by a pattern that is a text behind, or in front of, one star."""
+    if end == star_first:  # `%*x` and `#x*`: the text must stand at the edge, and the star takes nothing or all
+        found = value.endswith(literal) if end else value.startswith(literal)
+        if not found:
+            return value
+        return "" if longest else (value.removesuffix(literal) if end else value.removeprefix(literal))
+    at = value.find(literal) if end == longest else value.rfind(literal)
+    if at < 0:
+        return value
+    return value[:at] if end else value[at + len(literal) :]
 
 
 _ANSI = {
