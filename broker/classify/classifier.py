@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, assert_never
 
 from broker.classify import environment, paths
 from broker.classify.context import Context
 from broker.classify.names import known_name
 from broker.classify.programs import judge
-from broker.classify.risk import Assessment, Part, PartKind, Risk
+from broker.classify.risk import Assessment, Part, PartKind, Reason, Risk
 from broker.classify.scope import Finding, Inquiry, Scope, TooMuch
 from broker.classify.tables import tables_digest
 from broker.classify.version import CLASSIFIER_VERSION
@@ -53,9 +54,22 @@ def classify(operation: Operation, context: Context) -> Assessment:
         finding.add(Risk.UNKNOWN, rule, why)
         inquiry.add(PartKind.WHOLE, finding, None)
     parts = tuple([part if part is not None else _unfinished() for part in inquiry.parts])
+    if inquiry.aliases:
+        parts = tuple([_if_no_alias(part, inquiry.aliases) for part in parts])
     if not parts:
         parts = (Part(kind=PartKind.WHOLE, effects=frozenset((Risk.SAFE,)), reasons=()),)
     return Assessment(parts=parts, classifier=CLASSIFIER_VERSION, tables=tables_digest())
+
+
+def _if_no_alias(part: Part, aliases: set[str]) -> Part:
+    """A command called like an alias of the text means another one, or ends inside a quotation mark of it."""
+    if part.kind is not PartKind.COMMAND or not part.argv or part.argv[0] not in aliases:
+        return part
+    why = f"{part.argv[0]} is an alias, which can change how the rest of the text is read."
+    reason = Reason(rule="shell.alias", risk=Risk.UNKNOWN, text=why, span=part.span)
+    return replace(
+        part, effects=(part.effects - {Risk.SAFE}) | {Risk.UNKNOWN}, reasons=(*part.reasons, reason)
+    )
 
 
 def _unfinished() -> Part:

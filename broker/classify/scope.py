@@ -120,6 +120,7 @@ class Inquiry:
         self.parts: list[Part | None] = []
         self.words = 0
         self.depth = 0
+        self.aliases: set[str] = set()
         self.fixed_span: tuple[int, int] | None = None
         self.joins: tuple[int, ...] = ()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.classify import environment, output, paths
 from broker.classify.risk import PartKind, Reason, Risk
 from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope, Stdin
+from broker.classify.subscripts import hides_a_command, quotes_a_command
 from broker.classify.tokens import Kind, Token, Unreadable
 from broker.classify.word import Word
 from broker.classify.words import MAX_VALUE, Expander
@@ -155,6 +156,8 @@ class CommandReader:
         at = self.base + token.start + match.end()
         if subscript:
             self.expander.arithmetic(subscript)
+        if (subscript and quotes_a_command(subscript)) or (raw.startswith("(") and quotes_a_command(raw)):
+            self.note_subscript()
         if raw.startswith("("):
             self.expander.offset = at
             inner = Expander(
@@ -164,6 +167,8 @@ class CommandReader:
             return f"{name}={UNKNOWN}"
         self.expander.guessed = False
         value = self.expander.value(raw, at) if raw else ""
+        if hides_a_command(value):
+            self.note_subscript()
         if self.expander.guessed:
             self.guessed_names.add(name)
         else:
@@ -176,6 +181,11 @@ class CommandReader:
         if len(value) > MAX_VALUE:
             value = UNKNOWN
         return f"{name}={value}"
+
+    def note_subscript(self) -> None:
+        """Note that a command waits in a subscript."""
+        why = "A subscript in a value, or a quoted one, runs the command inside it when it is evaluated."
+        self.notes.append(Reason(rule="shell.subscript", risk=Risk.CODE_EXECUTION, text=why))
 
     def note_assignment(self, text: str, notes: list[Reason], span: Span) -> None:
         """Note what setting this variable changes."""

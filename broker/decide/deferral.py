@@ -29,7 +29,15 @@ _BUILTINS = frozenset(
     "times trap true type typeset ulimit umask unalias unset wait whence zmodload".split()
 )
 
+# Shells of which we know that each command that is no builtin, function or alias is a program start. Not busybox (its
+# shell runs applets by itself) nor zsh and ksh (their builtins are whatever has been loaded).
+_KNOWN_SHELLS = frozenset({"sh", "bash", "rbash", "dash"})
+
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
+
+
+# What a shell in the text does to its own argument: that shell is a program start.
+_OF_THE_PROGRAM = frozenset({"shell.dynamic_text", "shell.nix"})
 
 
 def starts_by_deferral(
@@ -42,7 +50,8 @@ def starts_by_deferral(
     """
     if not isinstance(operation, Exec) or Risk.BLOCKED in assessment.effects or len(assessment.parts) < 2:
         return None
-    if not names_a_shell(assessment.parts[0].argv):
+    started = {posixpath.basename(path) for path in (operation.path, operation.program) if path}
+    if not names_a_shell(assessment.parts[0].argv) or not started <= _KNOWN_SHELLS:
         return None
     now = tuple(part for index, part in enumerate(assessment.parts) if index == 0 or not _comes_again(part))
     if len(now) == len(assessment.parts):
@@ -59,4 +68,6 @@ def _comes_again(part: Part) -> bool:
     """Whether this part is a program start that the gate will see. A name that is not plain could be a builtin's."""
     if part.kind is not PartKind.COMMAND or not part.argv:
         return False
+    if any(reason.rule.startswith("shell.") and reason.rule not in _OF_THE_PROGRAM for reason in part.reasons):
+        return False  # the shell itself does this while it expands the words, or the name means something else
     return _PLAIN.fullmatch(part.argv[0]) is not None and posixpath.basename(part.argv[0]) not in _BUILTINS

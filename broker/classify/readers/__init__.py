@@ -11,7 +11,7 @@ from broker.classify.call import READERS, Reader
 
 FAMILIES = {
     "building": "make compiler formatter prettier tsc go-install npm-run npm-config npm-pkg",
-    "builtins": "cd export set unset read eval source trap exec alias hash enable let printf test echo",
+    "builtins": "cd export set unset read eval source trap exec alias hash compgen fc history wait enable let printf test echo",
     "files": "dd tar unzip compressor chmod chown rsync",
     "git": "git git-external git-config git-remote-url git-checkout",
     "interpreters": "shell interpreter python",

@@ -9,6 +9,8 @@ from broker.classify.call import ASSIGNMENT, Call, reader, set_variable
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN, shown
 from broker.classify.secret_names import is_secret_name
+from broker.classify.subscripts import hides_a_command
+from broker.classify.word import Word
 
 
 @reader("cd")
@@ -62,6 +64,8 @@ def _export(call: Call) -> None:
                 set_variable(call, text, scope.variables[text])
             continue
         name, value = match.groups()
+        if hides_a_command(value):
+            subscript(call, value)
         scope.variables[name] = value if "+=" not in text[: len(name) + 2] else UNKNOWN
         set_variable(call, name, value)
         if exports:
@@ -163,8 +167,16 @@ def _alias(call: Call) -> None:
     """An alias is a text that runs later: judged as if it ran now, and its name means nothing else any more."""
     for word in call.words[1:]:
         name, equals, text = word.text.partition("=")
-        if not equals:
+        if not equals and word.known and word.text not in ("-g", "-s"):
             continue
+        if not equals or not _ALIAS.fullmatch(name) or name in _RESERVED:
+            call.add(
+                Risk.CODE_EXECUTION,
+                "shell.alias",
+                "An alias for another word than a program's changes how text is read.",
+            )
+            continue
+        call.inquiry.aliases.add(name)
         if UNKNOWN in text or TAME in text:
             call.add(
                 Risk.CODE_EXECUTION, "shell.dynamic_text", f"The alias {name} is a text that cannot be known."
@@ -174,10 +186,51 @@ def _alias(call: Call) -> None:
         call.inquiry.read_text(call.inquiry, text, call.scope.copy(), call.index, call.span)
 
 
+_ALIAS = re.compile(r"[A-Za-z0-9_.+-]+")
+_RESERVED = frozenset(
+    "if then else elif fi for while until do done case esac in select function time coproc alias unalias".split()
+)
+
+
 @reader("hash")
 def _hash(call: Call) -> None:
     if any("p" in word.text for word in call.words[1:] if word.text.startswith("-")):
         call.add(Risk.CODE_EXECUTION, "shell.hash", "hash -p makes a name mean another program.")
+
+
+@reader("compgen")
+def _compgen(call: Call) -> None:
+    for word in call.words[1:]:
+        flag = word.text[:1] == "-" and "C" in word.text
+        if flag or not word.known or "$" in word.text or "`" in word.text:
+            call.add(
+                Risk.CODE_EXECUTION,
+                "shell.completion",
+                "compgen expands its word list, and runs what -C names.",
+            )
+
+
+@reader("fc")
+def _fc(call: Call) -> None:
+    if not any(word.text[:1] == "-" and "l" in word.text for word in call.words[1:]):
+        call.add(Risk.CODE_EXECUTION, "shell.history", "fc runs commands of the history again.")
+
+
+@reader("history")
+def _history(call: Call) -> None:
+    """-w and -a write a file: the one named, or $HISTFILE."""
+    words = [word.text for word in call.words[1:]]
+    if not any(text[:1] == "-" and set("wa") & set(text) for text in words):
+        return
+    files = [word for word in call.words[1:] if not word.text.startswith("-")]
+    for file in files or [Word(call.scope.variables.get("HISTFILE", UNKNOWN), False, False, 0, 0)]:
+        call.write(file)
+
+
+@reader("wait")
+def _wait(call: Call) -> None:
+    for word in call.words[1:]:
+        subscript(call, word.text)
 
 
 @reader("enable")
