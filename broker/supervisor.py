@@ -219,6 +219,15 @@ def _attend(
         cpu = (process.exited.user_us + process.exited.system_us) / 1e6
         seen.cpu_seconds = max(seen.cpu_seconds, cpu)
         seen.peak_memory = max(seen.peak_memory, process.exited.max_rss * 1024)
+    if process.failed is not None:
+        journal.append(
+            event.SPAWN_FAILED, task=stage.task.path, error=os.strerror(process.failed.error), step=process.failed.step
+        )
+    elif process.exited is not None:
+        journal.append(
+            event.SPAWN_EXITED, task=stage.task.path, wait_status=process.exited.status, pid=process.pid,
+            user_us=process.exited.user_us, system_us=process.exited.system_us, max_rss_kib=process.exited.max_rss,
+        )  # fmt: skip
     journal.append(event.USAGE_MEASURED, task=stage.task.path, samples=seen.samples, **seen.as_dict())
     stage.task.usage = seen
     return process, ending
@@ -298,6 +307,10 @@ def _stage(
         if engine.name == "docker":
             task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
+        journal.append(
+            event.NETWORK_INSPECTED, task=task.path, links=facts.links, routes=facts.routes,
+            proc_links=facts.witnessed_links, isolated=facts.isolated,
+        )  # fmt: skip
         limits_by = getattr(sandbox.container, "limits_by", "docker")
         layers = status.judge_layers(request.profile, sandbox.hello, sandbox.proofs, facts, limits_by)
         journal.append(

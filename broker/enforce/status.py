@@ -42,16 +42,24 @@ def judge_layers(
     for name, attempts in PROOFS.items():
         layers.append(_by_attempts(name, attempts, found, hello))
     layers.append(LayerStatus(name="file_labels", effective=True, evidence="path-changing calls stop at the guard"))
-    layers.append(
-        LayerStatus(
-            name="limits", effective=True,
-            evidence=f"by {limits_by}" if limits_by else "memory watched by the broker, processes counted by the guard",
-        )
-    )  # fmt: skip
+    layers.append(_limits(profile, limits_by))
     for layer in layers:
         if not layer.effective and layer.name in profile.requires:
             raise HostCannotEnforce(layer.name, f"not effective: {layer.evidence}", layer.remedy)
     return tuple(layers)
+
+
+def _limits(profile: Profile, limits_by: str) -> LayerStatus:
+    """Without control groups, memory and processes are watched; nothing holds a share of the processors."""
+    if limits_by:
+        return LayerStatus(name="limits", effective=True, evidence=f"by {limits_by}")
+    evidence = "memory watched by the broker, processes counted by the guard"
+    if profile.sandbox.cpus is None:
+        return LayerStatus(name="limits", effective=True, evidence=evidence)
+    return LayerStatus(
+        name="limits", effective=False, evidence=f"{evidence}; sandbox.cpus is not held",
+        remedy="Take cpus out of the profile's sandbox, or limits out of its requires, or use Docker, or run as root",
+    )  # fmt: skip
 
 
 def _by_attempts(

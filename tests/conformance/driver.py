@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from broker.enforce.runtime import runtime_base
+
 PROJECT = Path(__file__).parents[2]
 PATIENCE = 60.0  # seconds after which a test gives up; nothing here takes a tenth of it
 
@@ -238,7 +240,7 @@ class Broker:
 
     def task_folders(self) -> list[Path]:
         """The folders that our runs have on the host."""
-        base = Path("/run/broker") if self.user is None else self.folder / "broker"
+        base = runtime_base() if self.user is None else self.folder / "broker"
         return [base / f"task-{journal.stem}" for journal in self.journals() if (base / f"task-{journal.stem}").exists()]
 
 

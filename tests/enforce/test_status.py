@@ -47,6 +47,15 @@ def test_a_task_does_not_start_with_a_network(facts: NetworkFacts) -> None:
         judge_layers(PROFILE, HELLO, ALL, facts, "cgroup")
 
 
+def test_a_share_of_the_processors_is_held_by_control_groups_or_not_at_all() -> None:
+    profile = replace(PROFILE, sandbox=replace(PROFILE.sandbox, cpus=1.5))
+    assert judge_layers(profile, HELLO, ALL, QUIET, "cgroup")[-1].effective
+    with pytest.raises(HostCannotEnforce, match="cpus is not held"):
+        judge_layers(profile, HELLO, ALL, QUIET, "")
+    without = replace(profile, requires=("network",))
+    assert not judge_layers(without, HELLO, ALL, QUIET, "")[-1].effective
+
+
 def test_an_operator_can_do_without_a_layer_and_the_layer_says_so() -> None:
     profile = replace(PROFILE, requires=("network", "seccomp", "exec_gate"))
     layers = judge_layers(profile, replace(HELLO, landlock_abi=0), ALL, QUIET, "")
