@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.classify.risk import Risk
 from broker.classify.tables import program_table
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option: whether it takes a value (`=`, or `?`: only attached), what the value is, what it does."""
 
     name: str

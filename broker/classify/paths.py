@@ -8,10 +8,9 @@ symlinks resolved; no file system is looked at.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.classify.context import Context
 from broker.classify.risk import Risk
@@ -29,8 +28,7 @@ class Place(Enum):
     UNKNOWN = "a place that cannot be known"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of the catalogue. `folder`: it covers everything below it as well. `deep`: it has a `**`."""
 
     kind: str

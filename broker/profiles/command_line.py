@@ -8,7 +8,6 @@ is compared word by word and expands nothing: an entry that looks like a pattern
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 _ASSIGNMENT = r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?="
 _OPERATORS = {
@@ -29,11 +28,13 @@ class CommandLineError(ValueError):
     """The text is not one exact command. The message is a sentence without a full stop."""
 
 
-@dataclass(slots=True)
 class _Word:
-    text: list[str] = field(default_factory=list)
-    started: bool = False  # '' is a word too
-    plain: str = ""  # the unquoted characters, a space for each quoted one
+    __slots__ = ("plain", "started", "text")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.started = False  # '' is a word too
+        self.plain = ""  # the unquoted characters, a space for each quoted one
 
     def add(self, char: str, *, quoted: bool) -> None:
         self.text.append(char)

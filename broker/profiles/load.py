@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.decide.profile import Profile
 from broker.errors import ProfileError
@@ -40,8 +40,7 @@ class BrokenProfile:
     error: ProfileError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class Tier(NamedTuple):
     """A folder that is searched. `given`: somebody named it, so it must exist. `shipped`: ours."""
 
     folder: Path
