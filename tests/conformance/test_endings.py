@@ -133,7 +133,8 @@ def test_each_run_has_a_journal_that_verifies_and_tells_the_result(broker: Broke
     assert broker.verified()
     events = broker.events()
     kinds = [event["type"] for event in events if event["type"] != "sandbox.swept"]  # another's leftovers
-    assert kinds[:3] == ["run.started", "task.created", "layers.proven"]
+    assert kinds[:4] == ["run.started", "task.created", "network.inspected", "layers.proven"]
+    assert "spawn.exited" in kinds
     assert events[-1]["type"] == "run.finished"
     assert events[-1]["exit_code"] == 5
     assert done["journal"] == str(broker.journals()[-1])
