@@ -100,10 +100,11 @@ def _exec(inquiry: Inquiry, operation: Exec) -> None:
     argv = operation.argv or (operation.path,)
     words = [Word(text, True, False, 0, 0) for text in argv]
     scope = Scope(operation.cwd or context.cwd)
-    index = judge(inquiry, words, scope, span=None, path=operation.path, program=operation.program)
+    path = _path_by_argv(argv[0], operation)
+    index = judge(inquiry, words, scope, span=None, path=path, program=operation.program)
     if not operation.env:
         return
-    program = known_name((operation.path or argv[0]).rsplit("/", 1)[-1])
+    program = known_name((path or argv[0]).rsplit("/", 1)[-1])
     finding = Finding()
     for name, value in operation.env:
         if not environment.affects(program, name):
@@ -122,6 +123,19 @@ def _exec(inquiry: Inquiry, operation: Exec) -> None:
             reasons=part.reasons + tuple(finding.reasons),
             within=part.within,
         )
+
+
+# Many programs in one file: which of them runs is said by argv[0], whatever the link is called that was started.
+_MULTI_CALL = frozenset({"busybox", "busybox.static", "toybox", "coreutils"})
+
+
+def _path_by_argv(word: str, operation: Exec) -> str:
+    """Return the path that this start really means: `exec -a sh /bin/cat` is busybox's shell."""
+    if operation.program.rsplit("/", 1)[-1] not in _MULTI_CALL:
+        return operation.path
+    folder, slash, name = operation.path.rpartition("/")
+    meant = word.rsplit("/", 1)[-1].removeprefix("-")
+    return f"{folder}{slash}{meant}" if meant and meant != name else operation.path
 
 
 def _file_change(inquiry: Inquiry, operation: FileChange) -> None:

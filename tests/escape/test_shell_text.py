@@ -108,6 +108,20 @@ def test_a_shell_that_has_programs_inside_is_not_put_off(shell: str, program: st
     assert _answer("nosuch", shell, program) == "refused"
 
 
+@pytest.mark.parametrize("program", ["/bin/busybox", "/usr/bin/coreutils"])
+def test_a_file_of_many_programs_is_the_one_that_its_argv_says(program: str) -> None:
+    """`exec -a sh /bin/cat script` runs busybox's shell, and a rule for cat must not answer for it."""
+
+    def effects(*argv: str) -> frozenset[Risk]:
+        return classify(Exec(argv=argv, path="/bin/cat", program=program, cwd="/w"), CONTEXT).effects
+
+    assert effects("cat", "x") == effects("/bin/cat", "x") == {Risk.SAFE}
+    assert Risk.CODE_EXECUTION in effects("sh", "x")
+    assert Risk.CODE_EXECUTION in effects("-sh", "x")
+    assert Risk.NETWORK_EGRESS in effects("wget", "http://host.example")
+    assert Risk.DESTRUCTIVE in effects("rm", "-rf", "/")
+
+
 def test_an_alias_does_not_get_a_library_into_a_shell(for_somebody: Broker) -> None:
     """The same with the product around it: had the text been read, it would have written a file."""
     for_somebody.profile("edits", max_risk="local_write", effects={}, allowlist=["make"])
