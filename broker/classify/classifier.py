@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 from broker.classify import environment, paths
 from broker.classify.context import Context
+from broker.classify.entries import entry_of
 from broker.classify.names import known_name
 from broker.classify.programs import judge
 from broker.classify.risk import Assessment, Part, PartKind, Reason, Risk
@@ -102,6 +103,8 @@ def _exec(inquiry: Inquiry, operation: Exec) -> None:
     scope = Scope(operation.cwd or context.cwd)
     path = _path_by_argv(argv[0], operation)
     index = judge(inquiry, words, scope, span=None, path=path, program=operation.program)
+    if path == operation.path:
+        _as_it_calls_itself(inquiry, words, path, index)
     if not operation.env:
         return
     program = known_name((path or argv[0]).rsplit("/", 1)[-1])
@@ -136,6 +139,23 @@ def _path_by_argv(word: str, operation: Exec) -> str:
     folder, slash, name = operation.path.rpartition("/")
     meant = word.rsplit("/", 1)[-1].removeprefix("-")
     return f"{folder}{slash}{meant}" if meant and meant != name else operation.path
+
+
+def _as_it_calls_itself(inquiry: Inquiry, words: list[Word], path: str, index: int) -> None:
+    """Add what a start would do if argv[0] said which program it is: hard links tell nobody that a file holds many."""
+    meant = words[0].text.rsplit("/", 1)[-1].removeprefix("-")
+    if not path or not meant or known_name(meant) == known_name(path.rsplit("/", 1)[-1]):
+        return
+    if entry_of(known_name(meant)) is None:
+        return
+    other = Inquiry(inquiry.context, inquiry.read_text, inquiry.judge)
+    judge(other, words, Scope(inquiry.context.cwd), span=None, path="/usr/bin/" + meant)
+    part = inquiry.parts[index]
+    assert part is not None
+    more = [reason for added in other.parts if added is not None for reason in added.reasons]
+    effects = part.effects.union(*(added.effects for added in other.parts if added is not None))
+    worse = effects - {Risk.SAFE}
+    inquiry.parts[index] = replace(part, effects=worse or effects, reasons=(*part.reasons, *more))
 
 
 def _file_change(inquiry: Inquiry, operation: FileChange) -> None:

@@ -108,7 +108,7 @@ def test_a_shell_that_has_programs_inside_is_not_put_off(shell: str, program: st
     assert _answer("nosuch", shell, program) == "refused"
 
 
-@pytest.mark.parametrize("program", ["/bin/busybox", "/usr/bin/coreutils"])
+@pytest.mark.parametrize("program", ["/bin/busybox", "/usr/bin/coreutils", "/bin/cat"], ids=["busybox", "coreutils", "hard link"])
 def test_a_file_of_many_programs_is_the_one_that_its_argv_says(program: str) -> None:
     """`exec -a sh /bin/cat script` runs busybox's shell, and a rule for cat must not answer for it."""
 
