@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from broker.decide.allowlist import needs_digest
-    from broker.decide.decide import decide
     from broker.decide.envelope import Envelope
     from broker.decide.profile import AllowEntry, Environment, Profile, SandboxSettings
     from broker.decide.trust import Trust
@@ -22,7 +21,6 @@ _HOMES = {
     "Profile": "profile",
     "SandboxSettings": "profile",
     "Trust": "trust",
-    "decide": "decide",
     "needs_digest": "allowlist",
 }
 
@@ -33,7 +31,6 @@ __all__ = [
     "Profile",
     "SandboxSettings",
     "Trust",
-    "decide",
     "needs_digest",
 ]
 

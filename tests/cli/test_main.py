@@ -6,10 +6,8 @@ import argparse
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -109,21 +107,7 @@ def test_a_refusal_from_cold_imports_nothing_that_it_does_not_use(tmp_path: Path
     shell_text = {"shell", "simple_command", "words", "tokens", "braces", "readers.git", "readers.builtins"}
     needless = {f"broker.classify.{name}" for name in shell_text} | {"broker.supervisor", "broker.task.task"}
     heavy = {"msgspec", "shutil", "lzma", "random", "difflib", "_hashlib", "subprocess", "socket"}
-    assert not imported & (needless | heavy)
-
-
-def test_help_is_quick() -> None:
-    """The goal is 4 times `python -c pass`; the limit is wider because a loaded machine measures this too."""
-
-    def median(*words: str) -> float:
-        times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
-
-    assert median("-m", "broker", "--help") < 8 * median("-c", "pass")
+    assert imported & (needless | heavy) == set()
 
 
 def test_version() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, PartKind, Reason, Risk
-from broker.decide import AllowEntry, Envelope, Profile, Trust, decide
+from broker.decide import AllowEntry, Envelope, Profile, Trust
+from broker.decide.decide import decide
 from broker.decide.profile import up_to
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.request.operation import (

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, PartKind, Reason, Risk
-from broker.decide import AllowEntry, Envelope, Profile, Trust, decide
+from broker.decide import AllowEntry, Envelope, Profile, Trust
+from broker.decide.decide import decide
 from broker.decide.unrecognised import UNRECOGNISED
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Verdict
 from broker.request.operation import Connection, Exec, FileAction, FileChange, Operation, ShellText
