@@ -17,6 +17,8 @@ from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN, Finding, shown
 from broker.classify.tables import load
 
+PATH_MAX = 4096  # limits.h: what a path given to the kernel may have, in bytes
+
 
 class Place(Enum):
     """Whose a path is."""
@@ -449,6 +451,8 @@ def judge_write(
     folder: bool = False,
 ) -> None:
     """Add what creating or changing this path does. `whole`: with what is in it; `folder`: it is an empty folder."""
+    if _too_long(finding, text, span):
+        return
     path = resolve(text, cwd, context)
     if path is None:
         _write_unknown(finding, text, context, span, whole=whole)
@@ -484,6 +488,14 @@ def judge_write(
             finding.add(Risk.SYSTEM_WRITE, "path.outside", f"{shown_path} lies {place.value}.", span)
     elif entry is None:
         finding.add(Risk.LOCAL_WRITE, "path.write", f"It changes {shown_path}, in {place.value}.", span)
+
+
+def _too_long(finding: Finding, text: str, span: Span) -> bool:
+    """No kernel opens such a path, and looking for what it means would cost by the square of its length."""
+    if len(text) <= PATH_MAX:
+        return False
+    finding.add(Risk.UNKNOWN, "path.too_long", f"A path of {len(text)} characters: no program can open it.", span)
+    return True
 
 
 def _write_unknown(finding: Finding, text: str, context: Context, span: Span, *, whole: bool) -> None:
@@ -522,6 +534,8 @@ def judge_delete(
     finding: Finding, text: str, cwd: str | None, context: Context, span: Span, *, whole: bool
 ) -> None:
     """Add what deleting this path does. `whole`: with everything below it."""
+    if _too_long(finding, text, span):
+        return
     path = resolve(text, cwd, context)
     if path is None:
         entry = find_entry("persistence", None, text, context, inside=whole)
@@ -597,7 +611,7 @@ def judge_read(
     finding: Finding, text: str, cwd: str | None, context: Context, span: Span, *, whole: bool = False
 ) -> None:
     """Add what reading this path's content does. `whole`: a folder and everything below it."""
-    if not text or text == "-":
+    if not text or text == "-" or _too_long(finding, text, span):
         return
     path = resolve(text, cwd, context)
     if path is None:

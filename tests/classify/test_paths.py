@@ -267,3 +267,16 @@ def test_all_patterns_in_one_expression_find_what_each_by_itself_finds(name: str
             entry for entry in entries(kind, "name") if "*" in entry.key and star_match(name, entry.key)
         ]
         assert _named(name, kind) == (by_itself[0] if by_itself else None)
+
+
+def test_a_path_that_no_kernel_opens_is_unknown_and_costs_nothing() -> None:
+    context = Context(cwd="/w", home="/home/dev", workspace="/w")
+    long = "/w" + "/.git" * 30_000
+    for operation in (
+        FileChange(action=FileAction.WRITE, path=long),
+        FileChange(action=FileAction.DELETE, path=long),
+        FileRead(path=long),
+    ):
+        answer = classify(operation, context)
+        assert Risk.UNKNOWN in answer.effects
+        assert [reason.rule for reason in answer.reasons] == ["path.too_long"]
