@@ -14,7 +14,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile, up_to
 from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Layer
-from broker.enforce import confinement, network, status
+from broker.enforce import confinement, mounts, network, status
 from broker.enforce.choose import engine_named
 from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Command, Sandbox
@@ -49,7 +49,10 @@ def sandbox(engine: str, workspace: str, state: str, *, image: str = "") -> Iter
             path="root", envelope=Envelope(profile=chosen, trust=Trust.TRUSTED), context=confined.context,
             journal=journal, run_dir=str(folder),
         )  # fmt: skip
-        running = Sandbox.start(engine_named(engine), confined.plan, confined.setup, task)
+        chosen_engine = engine_named(engine)
+        chosen_engine.sweep()
+        running = Sandbox.start(chosen_engine, confined.plan, confined.setup, task)
+        mounts.prove_mounts(running.container.init_pid, confined.plan)
         facts = network.inspect_network(running.container.init_pid, running.route_socket)
         status.judge_layers(chosen, running.hello, running.proofs, facts, "x")
         running.listen()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from broker.enforce.workspace import Workspace, keep_out, survey
 from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
+from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
 from broker.task.result import Result, finished, refused
@@ -265,6 +267,7 @@ def _finish(
     }  # fmt: skip
     result = refused(denial, **common) if denial is not None else finished(process, ending, **common)
     journal.append(event.TASK_FINISHED, task=task.path, **result.summary())
+    diagnose("task.finished", run=journal.run, status=result.status, exit_code=result.exit_code, denials=result.denied_count)
     journal.append(event.RUN_FINISHED, **result.summary())
     return result
 
@@ -302,6 +305,7 @@ def _stage(
             effects=envelope.effects, context=confined.context, protected=workspace.protected,
             masked=workspace.masked, limits=confined.plan.limits, notes=workspace.notes,
         )  # fmt: skip
+        began = time.monotonic()
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
         mounts.prove_mounts(sandbox.container.init_pid, confined.plan)
         if engine.name == "docker":
@@ -318,6 +322,10 @@ def _stage(
             proofs=[[proof.name, proof.result.value, proof.evidence] for proof in sandbox.proofs],
         )  # fmt: skip
         sandbox.listen()
+        diagnose(
+            "sandbox.ready", run=journal.run, engine=engine.name, guard_pid=sandbox.container.init_pid, limits_by=limits_by,
+            milliseconds=round((time.monotonic() - began) * 1000, 1),
+        )  # fmt: skip
         namespace = usage.pid_namespace(sandbox.container.init_pid)
         stage = Stage(task, sandbox, confined, layers, folder, namespace)
         yield stage

@@ -26,6 +26,12 @@ def get_log() -> FilteringBoundLogger:
     return _logger
 
 
+def diagnose(event: str, **fields: object) -> None:
+    """Say what is going on, for whoever set $BROKER_LOG to info or debug. Otherwise structlog is not even loaded."""
+    if os.environ.get("BROKER_LOG"):
+        get_log().info(event, **fields)
+
+
 def _make(choice: str) -> FilteringBoundLogger:
     import structlog
 

@@ -50,3 +50,15 @@ def test_json_is_one_object_a_line() -> None:
 @pytest.mark.parametrize(("choice", "count"), [("off", 0), ("debug", 2), ("console:error", 0)])
 def test_the_level_is_chosen_by_the_environment(choice: str, count: int) -> None:
     assert len(_say(choice).splitlines()) == count
+
+
+def test_nothing_is_loaded_to_say_nothing() -> None:
+    script = "import sys; from broker.record.log import diagnose; diagnose('x', a=1); print('structlog' in sys.modules)"
+    environment = {name: value for name, value in os.environ.items() if name != "BROKER_LOG"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("False", "")
+    told = subprocess.run(
+        [sys.executable, "-c", script], env={**environment, "BROKER_LOG": "json:info"}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert '"event": "x"' in told.stderr
