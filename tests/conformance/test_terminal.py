@@ -49,7 +49,9 @@ def test_the_terminal_is_the_controlling_one_and_job_control_works_in_it(broker:
         until(lambda: b"sleep" in map(command_of, broker.inside()), "the sleeper")
         screen.type(CTRL_Z)
         screen.expect(r"Stopped\s+sleep 600")
-        screen.type("kill %1; wait; echo don''e\n")
+        screen.type("kill -KILL %1\n")
+        until(lambda: b"sleep" not in map(command_of, broker.inside()), "the sleeper's end")
+        screen.type("jobs; echo don''e\n")  # the shell looks at its jobs before each prompt
         screen.expect("done\r\n")
         screen.type("exit 5\n")
         assert screen.wait() == 5
