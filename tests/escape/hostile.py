@@ -126,7 +126,7 @@ class attempted:  # noqa: N801 - a context manager, used like a function
                 str(self.broker.profiles / "any.json"), str(victim), *map(str, self.broker.journals()),
                 f"/proc/{os.getpid()}/environ", str(Path(__file__)),
             ],
-            "host_folders": ["/root", "/work", str(self.folder), str(self.broker.state), "/run/broker", "/var/lib", "/var/log",
+            "host_folders": ["/root", str(self.folder), str(self.broker.state), "/run/broker", "/var/lib", "/var/log",
                              "/mnt", "/opt", "/srv", "/boot", "/sys/kernel/debug"],
             "outside": ["/etc/broker-escape", "/usr/bin/broker-escape", "/usr/local/bin/broker-escape",
                         "/etc/cron.d/broker-escape", "/broker-escape", "/run/broker-escape", "/var/broker-escape",
