@@ -131,8 +131,11 @@ void tracee_refuse(pid_t tid, int error) {
     regs.regs[0] = (unsigned long long)(long long)-error;
     done = done && ptrace(PTRACE_SETREGSET, tid, (void *)NT_PRSTATUS, &all) == 0;
 #endif
+    /* ESRCH: it is not stopped any more, and only SIGKILL ends a ptrace stop. It runs nothing; a kill of ours would hit
+     * its whole process, another thread's approved exec included, which is what is ending it. */
+    if (!done && errno == ESRCH) return;
     if (!done) {
-        kill(tid, SIGKILL); /* normally it is dead already (ESRCH) */
+        kill(tid, SIGKILL);
         return;
     }
     tracee_resume(tid, 0);

@@ -102,6 +102,12 @@ def test_an_unusual_exec_is_asked_about_and_works(box: Sandbox, way: str) -> Non
     assert all(q.spawn == 1 and q.scope == 7 for q in box.asked())
 
 
+def test_a_thread_that_another_ones_exec_ends_takes_nobody_along(box: Sandbox) -> None:
+    for _ in range(150):
+        result = box.run("/attacks/execs", "threads", "/usr/bin/date")
+        assert (result.code, result.err) == (0, b"")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_an_unusual_exec_is_refused_when_denied(box: Sandbox, way: str) -> None:
     def policy(question: Question) -> wire.Answer:
