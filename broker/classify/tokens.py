@@ -375,10 +375,11 @@ def _arithmetic_end(text: str, at: int) -> int | None:
             raise
         return None
     inner = text[at + 1 : end]
-    return end if inner.startswith("(") and text[end - 2 : end] == "))" and _balanced(inner[1:-2]) else None
+    return end if inner.startswith("(") and text[end - 2 : end] == "))" and balanced(inner[1:-2]) else None
 
 
-def _balanced(inner: str) -> bool:
+def balanced(inner: str) -> bool:
+    """Whether each parenthesis in the text closes one that was opened before it."""
     level = 0
     for char in inner:
         if char == "(":

@@ -18,6 +18,7 @@ from broker.classify.secret_names import is_secret_name
 from broker.classify.tokens import (
     MAX_FIELDS,
     Unreadable,
+    balanced,
     skip_ansi,
     skip_backquotes,
     skip_braces,
@@ -270,7 +271,7 @@ class Expander:
         if following == "(":
             close = skip_parentheses(raw, at + 2, 0)
             inner = raw[at + 2 : close - 1]
-            if inner.startswith("(") and inner.endswith(")") and _even(inner[1:-1]):
+            if inner.startswith("(") and inner.endswith(")") and balanced(inner[1:-1]):
                 self.arithmetic(inner[1:-1])
                 return TAME, close
             return self.substitute(inner, self.scope, self.offset + at + 2, "command"), close
@@ -479,18 +480,6 @@ def _split(value: str) -> list[str]:
     if value[-1] in " \t\n":
         pieces.append("")
     return pieces
-
-
-def _even(inner: str) -> bool:
-    level = 0
-    for char in inner:
-        if char == "(":
-            level += 1
-        elif char == ")":
-            level -= 1
-            if level < 0:
-                return False
-    return level == 0
 
 
 def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:

@@ -28,8 +28,3 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (DENIED_COMMAND, "`exec`: the command was denied"),
     (NOT_FOUND, "the command was not found"),
 )
-
-
-def from_signal(number: int) -> int:
-    """Return the code of a command that a signal ended: 137 for SIGKILL."""
-    return SIGNAL + number
