@@ -10,13 +10,16 @@ from importlib import import_module
 from broker.classify.call import READERS, Reader
 
 FAMILIES = {
-    "building": "make compiler formatter prettier tsc go-install npm-run npm-config npm-pkg",
+    "building": "asks goals make cmake compiler ar formatter prettier tsc go-install npm-run npm-config npm-pkg",
     "builtins": "cd export set unset read eval source trap exec alias hash compgen fc history wait enable let printf test echo",
+    "databases": "sql sqlite redis",
     "files": "dd tar unzip compressor chmod chown rsync",
-    "git": "git git-external git-config git-remote-url git-checkout",
+    "git": "git git-external git-branch git-clean git-foreach vcs git-config git-remote-url git-checkout",
     "interpreters": "shell interpreter python",
+    "media": "window ffmpeg magick exiftool sox ghostscript exiv2",
     "network": "curl ssh socat browser",
     "searching": "find fd",
+    "services": "verbs remote-copy container",
     "system": "ps printenv kill crontab init looks_or_changes disk tmux",
     "text": "sed awk jq",
     "wrappers": "env xargs parallel sudo watch flock script busybox ldso command_after_dashes nix-shell",

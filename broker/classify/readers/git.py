@@ -6,7 +6,8 @@ from functools import cache
 
 from broker.classify import paths
 from broker.classify.call import Call, like, reader
-from broker.classify.commands import by_grammar, judge_parsed
+from broker.classify.commands import by_grammar, judge_parsed, judge_sub
+from broker.classify.entries import entry_of
 from broker.classify.grammar import Parsed, parse
 from broker.classify.risk import Risk
 from broker.classify.roles import judge_options
@@ -49,6 +50,8 @@ def _git_setting_runs(key: str, value: str) -> bool:
 def _git(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
+    aliases: dict[str, str] = {}
+    repository = ""
     for option, value in parsed.options:
         if value is None:
             continue
@@ -56,34 +59,48 @@ def _git(call: Call) -> None:
             call.scope = call.scope.copy()
             call.scope.cwd = paths.resolve(value.text, call.scope.cwd, call.inquiry.context)
         elif "setting" in option.marks:
-            key, _, setting = value.text.partition("=")
-            if not value.known and UNKNOWN in key:
-                call.add(Risk.CODE_EXECUTION, "git.setting", "git -c sets something that cannot be known.")
-            elif key.lower().startswith("alias."):
-                call.add(
-                    Risk.CODE_EXECUTION, "git.alias", f"The alias {key} makes a name mean another command."
-                )
-                if setting.startswith("!"):
-                    call.shell_text(setting[1:])
-            elif _git_setting_runs(key, setting):
-                call.add(Risk.CODE_EXECUTION, "git.setting", f"git -c {key} can make git run a program.")
+            _git_setting(call, value, aliases)
+        elif "repository" in option.marks:
+            repository = value.text
     rest = parsed.rest
     if not rest:
         return
-    judge_parsed(call, call.entry, Parsed([], [], rest))
-    _git_elsewhere(call)
+    name = rest[0].text
+    known = name in call.entry.commands or name in call.entry.sub
+    if not known and name in aliases:
+        rest = [*(like(rest[0], text) for text in aliases[name].split()), *rest[1:]]
+    own = None if known else entry_of(f"git-{name}")
+    if own is not None and own.reader != "git-external":
+        judge_sub(call, own, rest[1:])
+    else:
+        judge_parsed(call, call.entry, Parsed([], [], rest))
+    _git_elsewhere(call, repository)
 
 
-def _git_elsewhere(call: Call) -> None:
+def _git_setting(call: Call, value: Word, aliases: dict[str, str]) -> None:
+    """`-c KEY=VALUE`: what a key may make git run. Aliases given here are noted for the command behind."""
+    key, _, setting = value.text.partition("=")
+    if not value.known and UNKNOWN in key:
+        call.add(Risk.CODE_EXECUTION, "git.setting", "git -c sets something that cannot be known.")
+    elif key.lower().startswith("alias."):
+        call.add(Risk.CODE_EXECUTION, "git.alias", f"The alias {key} makes a name mean another command.")
+        if setting.startswith("!"):
+            call.shell_text(setting[1:])
+        else:
+            aliases[key[6:]] = setting
+    elif _git_setting_runs(key, setting):
+        call.add(Risk.CODE_EXECUTION, "git.setting", f"git -c {key} can make git run a program.")
+
+
+def _git_elsewhere(call: Call, repository: str) -> None:
     """A change to a repository outside the task's own places touches another project."""
-    if Risk.LOCAL_WRITE in call.finding.effects and call.scope.cwd is not None:
-        place = paths.place_of(call.scope.cwd, call.inquiry.context)
-        if place is paths.Place.OUTSIDE:
-            call.add(
-                Risk.SYSTEM_WRITE,
-                "path.outside",
-                f"The repository in {shown(call.scope.cwd)} is another project's.",
-            )
+    if Risk.LOCAL_WRITE not in call.finding.effects:
+        return
+    folder = paths.resolve(repository, call.scope.cwd, call.inquiry.context) if repository else call.scope.cwd
+    if folder is not None and paths.place_of(folder, call.inquiry.context) is paths.Place.OUTSIDE:
+        call.add(
+            Risk.SYSTEM_WRITE, "path.outside", f"The repository in {shown(folder)} is another project's."
+        )
 
 
 @reader("git-external")
@@ -92,6 +109,53 @@ def _git_external(call: Call) -> None:
     call.command(
         [like(call.words[0], "git"), like(call.words[0], call.name.removeprefix("git-")), *call.words[1:]]
     )
+
+
+@reader("git-branch")
+def _git_branch(call: Call) -> None:
+    """Deleting a branch is local while git checks that it was merged; `-D`, and `-d` with `-f`, do not check."""
+    by_grammar(call, call.entry)
+    if {"deletes", "forces"} <= call.marks:
+        call.add(Risk.DESTRUCTIVE, "option.git.branch-D", "It deletes a branch that may not be merged.")
+
+
+@reader("git-clean")
+def _git_clean(call: Call) -> None:
+    """clean deletes what git does not track, unless it only says what it would delete."""
+    judge_options(call, parse(call, call.words[1:]))
+    if "dry" in call.marks:
+        return
+    call.add(Risk.LOCAL_WRITE, "program.git.clean", "git clean deletes files.")
+    if "deletes" in call.marks:
+        call.add(Risk.DESTRUCTIVE, "git.discards", "It deletes files that git never knew.")
+
+
+@reader("git-foreach")
+def _git_foreach(call: Call) -> None:
+    """submodule foreach: one word is a text for a shell, more are a command."""
+    call.add(Risk.CODE_EXECUTION, "program.git.submodule.foreach", "It runs a command in every submodule.")
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    if len(parsed.rest) == 1:
+        call.shell(parsed.rest[0])
+    else:
+        call.command(parsed.rest)
+
+
+@reader("vcs")
+def _vcs(call: Call) -> None:
+    """hg, svn, jj: options that name programs may stand anywhere in the line (`anywhere` in the table)."""
+    for name in call.entry.raw["anywhere"].split():
+        if any(word.text == name or word.text.startswith(name + "=") for word in call.words[1:]):
+            call.add(
+                Risk.CODE_EXECUTION,
+                f"option.{call.name}{name}",
+                f"{call.name} {name} can make it run a program.",
+            )
+    by_grammar(call)
+    for option, value in parse(call, call.words[1:]).options:
+        if "repository" in option.marks and value is not None:
+            _git_elsewhere(call, value.text)
 
 
 @reader("git-config")
@@ -117,7 +181,8 @@ def _git_config(call: Call) -> None:
         call.add(Risk.LOCAL_WRITE, "git.config", f"It sets {shown(key)} for this repository.")
         return
     if (
-        setting in ("", "cat", "false", "/dev/null")
+        key
+        and setting in ("", "cat", "false", "/dev/null")
         and not elsewhere
         and key.lower() != "core.worktree"
         and "!" not in setting
@@ -148,9 +213,19 @@ def _git_transport(call: Call) -> None:
             )
             if word.text.startswith("ext::"):
                 call.shell_text(word.text[5:])
-    operands = parse(call, words).operands
+        elif "://-" in word.text:
+            call.add(
+                Risk.CODE_EXECUTION,
+                "git.transport",
+                f"The host in {shown(word.text)} is an option to the program that connects.",
+            )
+    parsed = parse(call, words)
+    for option, value in parsed.options:
+        if "setting" in option.marks and value is not None:
+            _git_setting(call, value, {})
+    operands = parsed.operands
     forced = [word for word in operands if word.text.startswith("+") and len(word.text) > 1]
-    deleted = [word for word in operands[1:] if word.text.startswith(":")]
+    deleted = [word for word in operands[1:] if word.text.startswith(":") and len(word.text) > 1]
     if call.entry.name == "git push" and (forced or deleted):
         call.add(Risk.DESTRUCTIVE, "git.push_force", "It overwrites or deletes a branch of the remote.")
     if call.entry.name == "git clone" and operands:
@@ -189,6 +264,10 @@ def _with_a_folder(call: Call, source: Word) -> None:
             call.write(folder)
 
 
+_EVERYTHING = frozenset((".", "./", ":/", "*", ":/*", ":(top)", ":/.", "**", "./*", ":", ":(glob)**"))
+"""Names that stand for all there is."""
+
+
 @reader("git-checkout")
 def _git_checkout(call: Call) -> None:
     """checkout, switch, restore: changing branches is local; throwing away everything that was not committed is not."""
@@ -200,6 +279,6 @@ def _git_checkout(call: Call) -> None:
     )
     if "force" in call.marks:
         call.add(Risk.DESTRUCTIVE, "git.discards", "It throws away changes that were not committed.")
-    everything = {".", "./", ":/", "*", ":/*"} & set(operands)
-    if everything and "new" not in call.marks and "staged_only" not in call.marks:
+    staged_only = "staged" in call.marks and "worktree" not in call.marks
+    if _EVERYTHING & set(operands) and "new" not in call.marks and not staged_only:
         call.add(Risk.DESTRUCTIVE, "git.discards", "It throws away every change that was not committed.")
