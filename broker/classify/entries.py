@@ -56,7 +56,7 @@ class Entry:
         )
 
 
-_OPTION = re.compile(r"([^=?!>]+)(?:([=?])([a-z_]*))?((?:![a-z_]+)*)(?:>(\S*))?")
+_OPTION = re.compile(r"((?:-\?|[^=?!>])+)(?:([=?])([a-z_]*))?((?:![a-z_]+)*)(?:>(\S*))?")
 _NOT_WORSE = {Risk.CODE_EXECUTION, Risk.NETWORK_EGRESS, Risk.INSTALL, Risk.SYSTEM_WRITE, Risk.DESTRUCTIVE}
 
 
