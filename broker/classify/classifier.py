@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -161,31 +162,86 @@ def _as_it_calls_itself(inquiry: Inquiry, words: list[Word], path: str, index: i
 def _file_change(inquiry: Inquiry, operation: FileChange) -> None:
     context = inquiry.context
     finding = Finding()
-    whole = operation.action in (FileAction.RENAME, FileAction.LINK, FileAction.SYMLINK)
+    path = operation.path
+    whole = operation.action in (FileAction.RENAME, FileAction.LINK, FileAction.SYMLINK) or operation.whole
     match operation.action:
         case FileAction.DELETE:
-            paths.judge_delete(finding, operation.path, context.cwd, context, None, whole=False)
+            paths.judge_delete(finding, path, context.cwd, context, None, whole=operation.whole)
         case FileAction.MKDIR:
-            paths.judge_write(finding, operation.path, context.cwd, context, None, folder=True)
+            paths.judge_write(finding, path, context.cwd, context, None, folder=True)
         case FileAction.MKNOD:
-            paths.judge_write(finding, operation.path, context.cwd, context, None)
+            paths.judge_write(finding, path, context.cwd, context, None)
             if Risk.LOCAL_WRITE not in finding.effects:
                 finding.add(Risk.SYSTEM_WRITE, "path.node", "It makes a device or a pipe.")
+        case FileAction.WRITE if operation.new is not None or operation.landing:
+            from broker.classify.contents import judge_change  # contents are looked at when something lands
+
+            if not judge_change(inquiry, finding, operation):
+                paths.judge_write(finding, path, context.cwd, context, None)
         case _:
-            paths.judge_write(finding, operation.path, context.cwd, context, None, whole=whole)
+            paths.judge_write(finding, path, context.cwd, context, None, whole=whole)
+    _judge_rights(finding, operation)
     # Both get a second path that is the new name (FileChange); only a symlink's is text.
     if operation.other and operation.action in (FileAction.RENAME, FileAction.LINK):
         paths.judge_write(finding, operation.other, context.cwd, context, None, whole=True)
-    elif operation.other and whole:
-        folder = operation.path.rsplit("/", 1)[0] or "/"
-        target = paths.resolve(operation.other, folder, context)
-        if target is not None:
-            paths.judge_read(finding, target, None, context, None, whole=True)
-            if paths.place_of(target, context) is paths.Place.OUTSIDE and not target.startswith(_SYSTEM):
-                finding.add(
-                    Risk.SYSTEM_WRITE, "path.link_outside", f"A link makes {target} reachable from inside."
-                )
+    elif operation.other and operation.action is FileAction.SYMLINK:
+        _judge_symlink(finding, operation, context)
     inquiry.add(PartKind.FILE, finding, None)
+
+
+def _judge_rights(finding: Finding, operation: FileChange) -> None:
+    """Add what a file's type, rights, owner and attributes do beyond its content.
+
+    INVARIANT: what gives its next user another's rights, or is no plain file, folder or link, never lands
+    (test_what_never_lands_is_blocked): in the task's own view it harms nobody (no new privileges, no devices), in
+    the real workspace nothing holds it. `blocked`, because a profile that permits persistence must not permit it.
+    """
+    mode, attribute = operation.mode, operation.attribute
+    if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
+        # On a folder, setgid only says which group new files belong to, and is inherited.
+        why = "It makes a program that runs with its owner's or its group's rights, whoever starts it."
+        finding.add(Risk.BLOCKED if operation.landing else Risk.SYSTEM_WRITE, "path.sets_id", why)
+    if attribute == "security.capability":
+        why = "It gives a program capabilities, whoever starts it."
+        finding.add(Risk.BLOCKED if operation.landing else Risk.SYSTEM_WRITE, "path.capability", why)
+    elif attribute and not attribute.startswith("user."):
+        why = f"The attribute {attribute} says who may do what with the file."
+        finding.add(Risk.SYSTEM_WRITE, "path.attribute", why)
+    if not operation.landing:
+        return
+    special = mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
+    if special or operation.action is FileAction.MKNOD:
+        why = "A device, a pipe or a socket in the workspace is a door, not a file."
+        finding.add(Risk.BLOCKED, "path.special_file", why)
+    if operation.action is FileAction.OWNER:
+        finding.add(Risk.SYSTEM_WRITE, "path.owner", "It gives the file to another user.")
+
+
+def _judge_symlink(finding: Finding, operation: FileChange, context: Context) -> None:
+    """Add what a new link makes reachable. `other` is its text, seen from the folder that it lies in.
+
+    A link out of the workspace never lands: whatever follows it there reads or writes somebody else's files with
+    the rights of whoever runs it. The task's own links may lead to the system's programs and libraries.
+    """
+    link = paths.resolve(operation.path, context.cwd, context) or operation.path
+    target = paths.resolve(operation.other, link.rpartition("/")[0] or "/", context)
+    if target is None:
+        return
+    paths.judge_read(finding, target, None, context, None, whole=True)
+    place = paths.place_of(target, context)
+    outside = f"A link makes {target} reachable from inside."
+    if operation.landing:
+        if place is not paths.Place.WORKSPACE or _climbs(operation.other):
+            finding.add(Risk.BLOCKED, "path.link_outside", outside)
+    elif place is paths.Place.OUTSIDE and not target.startswith(_SYSTEM):
+        finding.add(Risk.SYSTEM_WRITE, "path.link_outside", outside)
+
+
+def _climbs(target: str) -> bool:
+    """Whether a link's text goes up again after it went down: from a folder that may be a link, nobody knows where to."""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    leading = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    return ".." in parts[leading:]
 
 
 _SYSTEM = ("/usr/", "/opt/", "/bin/", "/lib", "/nix/", "/dev/null", "/proc/self/")

@@ -17,6 +17,7 @@ TABLES = (
     "building",
     "cloud",
     "containers",
+    "contents",
     "coreutils",
     "data",
     "databases",
@@ -63,7 +64,7 @@ TABLES = (
 """The families, one file each, in the order of the digest."""
 
 COMPILED = "tables.json"
-_NO_PROGRAMS = ("paths", "environment")
+_NO_PROGRAMS = ("contents", "environment", "paths")
 _FOLDER = __file__.rpartition("/")[0]
 
 Table = dict[str, Any]

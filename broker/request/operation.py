@@ -54,13 +54,24 @@ class Exec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A change to a path. `other` is the second path of a rename or link, or a symlink's target."""
+    """A change to a path. `other` is the second path of a rename or link, or a symlink's target.
+
+    `old` and `new` are the contents, where they are known (None: not there, or not known; too large is not
+    known). A WRITE without `old` creates. `mode` is the file's type and rights (st_mode) afterwards, 0 where
+    nobody looked. `attribute` is the name of an extended attribute. `whole`: a folder goes with everything in it
+    (a folder that overlayfs made opaque is such a DELETE, and what was put in its place are writes).
+    `landing`: the change is about to reach the real workspace, which outlives the task and its confinement.
+    """
 
     action: FileAction
     path: str
     other: str = ""
     old: bytes | None = None
     new: bytes | None = None
+    mode: int = 0
+    attribute: str = ""
+    whole: bool = False
+    landing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
