@@ -62,6 +62,35 @@ RESERVED_BEFORE_COMMAND = frozenset(["if", "then", "else", "elif", "do", "while"
 RESERVED_AFTER_COMMAND = frozenset(["fi", "done", "esac", "}"])
 ENDS_COMPOUND = RESERVED_AFTER_COMMAND | {")"}
 RESERVED_BEFORE_WORD = frozenset(["for", "select", "case", "function"])
+RESERVED_AFTER_COMPOUND = RESERVED_AFTER_COMMAND | {"then", "else", "elif", "do"}
+_SEPARATORS = frozenset([";", "&", "|", "|&", "&&", "||"])
+_UNFINISHED = _SEPARATORS - {";", "&"}
+
+# What a reserved word or parenthesis does to the innermost compound command, which is known by what it waits for:
+# word -> {what is waited for: what is waited for next}. "" as a key: another compound is opened. "" as a value: closed.
+_NESTING: dict[str, dict[str, str]] = {
+    "if": {"": "then"},
+    "then": {"then": "fi"},
+    "elif": {"fi": "then"},
+    "else": {"fi": "else's fi"},
+    "fi": {"fi": "", "else's fi": ""},
+    "while": {"": "do"},
+    "until": {"": "do"},
+    "for": {"": "do or {"},
+    "select": {"": "do or {"},
+    "do": {"do": "done", "do or {": "done"},
+    "done": {"done": ""},
+    "case": {"": "in"},
+    "in": {"in": "pattern", "do or {": "do or {"},
+    "esac": {"pattern": "", "esac": ""},
+    "{": {"do or {": "}", "": "}"},
+    "}": {"}": ""},
+    "(": {"pattern": "pattern", "": ")"},
+    ")": {")": "", "pattern": "esac"},
+    ";;": {"esac": "pattern"},
+    ";&": {"esac": "pattern"},
+    ";;&": {"esac": "pattern"},
+}
 
 _BLANKS = re.compile(r"[ \t]+")
 _COMMENT = re.compile(r"#[^\n]*")
@@ -180,6 +209,35 @@ def _skip_function_substitution(text: str, at: int, depth: int) -> int:
         if before.endswith((";", "\n", "&")):
             return close + 1
         close += 1
+
+
+def skip_brackets(text: str, at: int) -> int:
+    """Return the index just behind the `]` that closes a subscript; `at` is just behind its `[`."""
+    level = 1
+    length = len(text)
+    while at < length:
+        char = text[at]
+        if char == "[":
+            level += 1
+            at += 1
+        elif char == "]":
+            level -= 1
+            at += 1
+            if not level:
+                return at
+        elif char == "\\":
+            at += 2
+        elif char == "'":
+            at = skip_single_quotes(text, at + 1)
+        elif char == '"':
+            at = skip_double_quotes(text, at + 1)
+        elif char == "$":
+            at = skip_dollar(text, at, 0)
+        elif char == "`":
+            at = skip_backquotes(text, at + 1)
+        else:
+            at += 1
+    raise Unreadable("a subscript is never closed")
 
 
 def skip_parentheses(text: str, at: int, depth: int) -> int:
@@ -404,7 +462,8 @@ class _Cutter:
         self.word_for = ""  # the reserved word whose operand comes next: for, select, case, function
         self.awaiting_in = False
         self.loose_redirect: int | None = None  # index into shape of a redirection that has no command yet
-        self.depth = 0
+        self.waits_for = [""]  # the compound commands that are open, innermost last (see _NESTING)
+        self.ended = False  # a compound command ended here: only redirections, operators and closers may follow
 
     def put(self, start: int, end: int, shape: str) -> None:
         """Give [start, end) this shape, padded with blanks; what lies before is blank."""
@@ -435,9 +494,9 @@ class _Cutter:
             else:
                 at = self.word(at)
         self.run_ends()
-        if self.bodies:
-            for token in self.bodies:
-                token.body = ""
+        self.all_closed()
+        for token in self.bodies:
+            token.body = ""
         if self.shaped < length:
             self.put(length, length, "")
         return self.tokens, "".join(self.shape)
@@ -449,12 +508,49 @@ class _Cutter:
             self.shape[index] = "w" + self.shape[index][1:]
             self.loose_redirect = None
 
+    def all_closed(self) -> None:
+        """Raise if the text ends inside a compound command, or where a command must follow."""
+        if len(self.waits_for) > 1:
+            raise Unreadable(f"its {self.waits_for[-1]} is missing")
+        last = next((token for token in reversed(self.tokens) if token.raw != "\n"), None)
+        if last is not None and last.kind is Kind.OPERATOR and last.raw in _UNFINISHED:
+            raise Unreadable(f"nothing follows its {last.raw}")
+
+    def nest(self, raw: str) -> None:
+        """Follow an operator or reserved word into, through or out of a compound command.
+
+        tree-sitter would find out as well, but it mends what it reads: a text that does not nest costs it time that
+        grows with the square of the length, and what it makes of one is not what bash does.
+        """
+        changes = _NESTING.get(raw)
+        if changes is None:
+            return
+        waits_for = self.waits_for
+        following = changes.get(waits_for[-1])
+        if following is None or not waits_for[-1]:
+            following = changes.get("")
+            if following is None:
+                raise Unreadable(f"a {raw} that nothing opened")
+            waits_for.append(following)
+            if len(waits_for) > MAX_NESTING:
+                raise Unreadable("it nests too deeply", "text.too_deep")
+            self.ended = False
+        elif following:
+            waits_for[-1] = following
+            self.ended = False
+        else:
+            waits_for.pop()
+            # `f()` is no compound command but the beginning of one.
+            self.ended = not (raw == ")" and self.tokens and self.tokens[-1].raw == "(")
+
     def newline(self, at: int) -> int:
         self.run_ends()
         # tree-sitter takes some newlines for blanks (behind a pipe, with && on the next line): a semicolon it
         # cannot mistake. Where a newline ends nothing it stays one.
-        self.put(at, at + 1, ";" if self.ends_something() else "\n")
+        ends = self.ends_something() and not self.text.startswith(";", at + 1)  # `;` and `;;` would be one operator
+        self.put(at, at + 1, ";" if ends else "\n")
         self.tokens.append(Token(Kind.OPERATOR, at, at + 1, "\n"))
+        self.ended = False
         self.command_next = not self.awaiting_in
         at += 1
         for token in self.bodies:
@@ -485,21 +581,36 @@ class _Cutter:
             if end is not None:
                 self.tokens.append(Token(Kind.ARITHMETIC, at, end, text[at:end]))
                 self.put(at, end, "w" * (end - at))
-                self.command_next = bool(self.word_for)
+                self.ended = not self.word_for
+                self.command_next = True
                 self.word_for = ""
                 return end
         self.run_ends()
-        if op == "(":
-            self.depth += 1
-            if self.depth > MAX_NESTING:
-                raise Unreadable("it nests too deeply", "text.too_deep")
-        elif op == ")":
-            self.depth -= 1
+        before = self.tokens[-1] if self.tokens else None
+        if op in _SEPARATORS:
+            if before is None or (before.kind is Kind.OPERATOR and not self.ended and before.raw not in ("!", "in")):
+                raise Unreadable(f"no command stands before its {op}")
+            if self.waits_for[-1] == "in":
+                raise Unreadable("a case without its in")
+            self.ended = False
+        elif op == "(" and (self.ended or (not self.command_next and not self.names_a_function(match.end()))):
+            raise Unreadable("a ( where none can be")
+        self.nest(op)
         self.tokens.append(Token(Kind.OPERATOR, at, match.end(), op))
         self.put(at, match.end(), "|" if op == "|&" else op)
         self.command_next = True
         self.word_for = ""
         return match.end()
+
+    def names_a_function(self, at: int) -> bool:
+        """Whether the word before a parenthesis is the first of its command, and `)` follows at once."""
+        before = self.tokens[-2] if len(self.tokens) > 1 else None
+        if before is not None and (
+            before.kind is not Kind.OPERATOR or before.raw in ("in", "for", "select", "case")
+        ):
+            return False
+        blanks = _BLANKS.match(self.text, at)
+        return self.text.startswith(")", blanks.end() if blanks else at)
 
     def redirect(self, at: int, *, fd: str, start: int) -> int:
         text = self.text
@@ -543,12 +654,18 @@ class _Cutter:
             return token.kind is Kind.OPERATOR and token.raw in ENDS_COMPOUND
         return False
 
+    def behind_a_pipe(self) -> bool:
+        """Whether the command that starts here is not the first of its pipeline: `!` and `time` are no keywords there."""
+        before = next((token.raw for token in reversed(self.tokens) if token.raw != "\n"), "")
+        return before in ("|", "|&")
+
     def reserved(self, at: int, end: int, raw: str) -> None:
         self.run_ends()
-        if at > self.shaped and raw in RESERVED_AFTER_COMMAND and self.tokens:
-            before = self.tokens[-1]
-            if before.kind is Kind.OPERATOR and before.raw in ENDS_COMPOUND:
-                self.put(at - 1, at, ";")  # `{ …; done }`: tree-sitter wants a separator that bash does not
+        if raw == "!" and self.behind_a_pipe():
+            raise Unreadable("a ! stands behind a pipe")
+        if at > self.shaped and self.ended:
+            self.put(at - 1, at, ";")  # `{ …; done }`: tree-sitter wants a separator that bash does not
+        self.nest(raw)
         self.tokens.append(Token(Kind.OPERATOR, at, end, raw))
         # `!` changes no command, and tree-sitter does not take it before every compound: blank in the shape.
         self.put(at, end, "" if raw == "!" else raw)
@@ -573,6 +690,11 @@ class _Cutter:
             return end
         if self.word_for:
             return self.operand_of_reserved(at, end, raw)
+        if self.waits_for[-1] == "pattern" and raw != "esac":
+            self.simple(Kind.WORD, at, end)
+            return end
+        if self.ended and raw not in RESERVED_AFTER_COMPOUND:
+            raise Unreadable(f"{raw[:20]} stands behind the end of a compound command")
         if self.command_next:
             if raw in RESERVED_BEFORE_COMMAND or raw in RESERVED_AFTER_COMMAND:
                 self.reserved(at, end, raw)
@@ -585,8 +707,9 @@ class _Cutter:
             if raw == "[[":
                 end = _skip_test(text, end)
                 self.simple(Kind.TEST, at, end)
+                self.command_next = self.ended = True
                 return end
-            if raw in {"time", "coproc"}:
+            if raw == "coproc" or (raw == "time" and not self.behind_a_pipe()):
                 return self.prefix(at, end, raw)
             if _ASSIGNMENT.match(raw):
                 self.simple(Kind.WORD, at, end)

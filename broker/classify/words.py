@@ -22,6 +22,7 @@ from broker.classify.tokens import (
     skip_ansi,
     skip_backquotes,
     skip_braces,
+    skip_brackets,
     skip_double_quotes,
     skip_parentheses,
     skip_single_quotes,
@@ -329,8 +330,11 @@ class Expander:
         if not match:
             self.scan(inner)
             return UNKNOWN
-        prefix, name, subscript, rest = match.groups()
-        if subscript:
+        prefix, name = match.groups()
+        subscript, rest = "", inner[match.end() :]
+        if rest.startswith("["):
+            end = skip_brackets(rest, 1)
+            subscript, rest = rest[:end], rest[end:]
             self.arithmetic(subscript)
         if prefix == "#" and not rest:
             if _NAME.fullmatch(name):
@@ -372,10 +376,12 @@ class Expander:
             self.guessed |= guessed
             unknown = value == UNKNOWN
             if op == "+":
-                return default if set_here and value and not unknown else (default and UNKNOWN)
+                if set_here and not unknown and (value or not colon):
+                    return default
+                return default and UNKNOWN
             if op == "?":
                 return value
-            chosen = value if set_here and value and not unknown else (value if not unknown else None)
+            chosen = None if unknown or (colon and not value) else value
             if op == "=" and chosen is None:
                 self.scope.variables[name] = default
             if chosen is not None:
@@ -431,9 +437,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,\-^]+")
 _RUN = re.compile(r"[^\\'\"$`<>(*?\[]+")
 _QUOTED_RUN = re.compile(r"[^\\$`]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_PARAMETER = re.compile(
-    r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])(\[[^\]]*(?:\[[^\]]*\][^\]]*)*\])?(.*)", re.DOTALL
-)
+_PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])")
 _SUBSTRING = re.compile(r":\s*(-?\d+|\s-\d+)\s*(?::\s*(-?\d+)\s*)?")
 _TILDE = re.compile(r"~([A-Za-z_][\w.-]*|[+-])?")
 _BACKQUOTE_ESCAPE = re.compile(r"\\([\\`$])")
