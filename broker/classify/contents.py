@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from broker.classify import paths
+from broker.classify.context import Context
 from broker.classify.formats import Settings, Unreadable, settings
 from broker.classify.risk import Risk
 from broker.classify.scope import Finding, Inquiry, Scope, TooMuch, shown
@@ -74,6 +75,15 @@ def _row_of(path: str, entry: paths.Entry | None) -> Row | None:
         (row for key, row in rows.items() if "*" in key and "/" not in key and paths.star_match(name, key)),
         None,
     )
+
+
+def looks_into(path: str, context: Context) -> bool:
+    """Whether the content of this file would be looked into: then whoever asks should hand it over."""
+    resolved = paths.resolve(path, context.cwd, context)
+    if resolved is None or paths.place_of(resolved, context) is not paths.Place.WORKSPACE:
+        return False
+    row = _row_of(resolved, paths.find_entry("persistence", resolved, path, context))
+    return row is not None and bool(row.style)
 
 
 def judge_change(inquiry: Inquiry, finding: Finding, change: FileChange) -> bool:
