@@ -19,10 +19,10 @@ FAMILIES = {
     "media": "window ffmpeg magick exiftool sox ghostscript exiv2",
     "network": "curl ssh socat browser",
     "searching": "find fd",
-    "services": "verbs remote-copy container",
-    "system": "ps printenv kill crontab init looks_or_changes disk tmux",
+    "services": "service remote-copy container",
+    "system": "ps printenv kill crontab init look looks_or_changes verbs sysctl tmux",
     "text": "sed awk jq",
-    "wrappers": "env xargs parallel sudo watch flock script busybox ldso command_after_dashes nix-shell",
+    "wrappers": "env xargs parallel sudo su watch flock script busybox ldso command_after_dashes nix-shell",
 }
 """The readers of each module here, by the names that tables use."""
 

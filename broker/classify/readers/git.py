@@ -121,7 +121,7 @@ def _git_branch(call: Call) -> None:
 
 @reader("git-clean")
 def _git_clean(call: Call) -> None:
-    """clean deletes what git does not track, unless it only says what it would delete."""
+    """Clean deletes what git does not track, unless it only says what it would delete."""
     judge_options(call, parse(call, call.words[1:]))
     if "dry" in call.marks:
         return
@@ -132,7 +132,7 @@ def _git_clean(call: Call) -> None:
 
 @reader("git-foreach")
 def _git_foreach(call: Call) -> None:
-    """submodule foreach: one word is a text for a shell, more are a command."""
+    """Submodule foreach: one word is a text for a shell, more are a command."""
     call.add(Risk.CODE_EXECUTION, "program.git.submodule.foreach", "It runs a command in every submodule.")
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)

@@ -6,7 +6,7 @@ import re
 
 from broker.classify import paths
 from broker.classify.call import ASSIGNMENT, Call, like, reader, set_variable, unknown_word
-from broker.classify.entries import entry_of
+from broker.classify.entries import Option, entry_of
 from broker.classify.grammar import parse
 from broker.classify.names import known_name
 from broker.classify.risk import Risk
@@ -88,19 +88,18 @@ def _xargs(call: Call) -> None:
     rest = parsed.rest
     if not rest:
         return  # it echoes
+    items = _fed(call, lines=bool(replace), plain=not call.marks & {"separated", "file"})
     if replace:
-        item = (_fed(call) or [UNKNOWN])[0]
-        words = [
-            like(word, word.text.replace(replace, item)) if replace in word.text else word for word in rest
+        commands = [
+            [like(word, word.text.replace(replace, item)) if replace in word.text else word for word in rest]
+            for item in items
         ]
-        words = [
-            Word(word.text, word.static and word.known, word.glob, word.start, word.end) for word in words
-        ]
-        if not words[0].known:
+        if not commands[0][0].known:
             call.add(Risk.CODE_EXECUTION, "program.dynamic", "The input says which program runs.")
     else:
-        fed = _fed(call)
-        words = [*rest, *(Word(text, False, False, 0, 0) for text in fed or [UNKNOWN])]
+        fed = [Word(item, False, False, 0, 0) for item in items]
+        size = _batch(parsed.options) or len(fed)
+        commands = [[*rest, *fed[at : at + size]] for at in range(0, len(fed), size)]
     name = known_name(rest[0].text.rsplit("/", 1)[-1])
     entry = entry_of(name)
     if entry is not None and len(rest) == 1 and entry.commands.get("") is None:
@@ -113,18 +112,37 @@ def _xargs(call: Call) -> None:
                 return
     saved = call.scope.stdin
     call.scope.stdin = None
-    call.command(words)
+    for words in commands:
+        call.command(words)
     call.scope.stdin = saved
 
 
-def _fed(call: Call) -> list[str]:
-    """What the input holds, as far as it is known: words of a known text, or names that something found."""
+def _fed(call: Call, *, lines: bool, plain: bool) -> list[str]:
+    """What the input holds, as far as it is known: words (or lines) of a known text, or names that something found.
+
+    `plain`: blanks separate, and no option says otherwise. A text with quotes is not taken apart.
+    """
     stdin = call.scope.stdin
     if stdin is None:
-        return []
-    if stdin.text is not None:
-        return stdin.text.split()[:32]
-    return list(stdin.names)
+        return [UNKNOWN]
+    if stdin.text is None:
+        return list(stdin.names) or [UNKNOWN]
+    if not plain or any(mark in stdin.text for mark in "'\"\\"):
+        return [UNKNOWN]
+    items = (
+        [line.lstrip() for line in stdin.text.splitlines() if line.strip()] if lines else stdin.text.split()
+    )
+    return items if 0 < len(items) <= MAX_ITEMS else [UNKNOWN]
+
+
+def _batch(options: list[tuple[Option, Word | None]]) -> int:
+    """How many items each invocation gets; 0: as many as there are."""
+    sizes = [value.text for option, value in options if "batches" in option.marks and value is not None]
+    return int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 0
+
+
+MAX_ITEMS = 16
+"""So many items of a known input are judged one by one; of more, any may be anything."""
 
 
 @reader("parallel")
@@ -136,6 +154,10 @@ def _parallel(call: Call) -> None:
     for at, word in enumerate(rest):
         if word.text in (":::", "::::", ":::+", "::::+"):
             items = [other.text for other in rest[at + 1 :]]
+            if at == 0 and word.text == ":::":  # no command: each item is one
+                for other in rest[1:]:
+                    call.shell(other)
+                return
             if word.text == ":::" and all(re.fullmatch(r"\w[\w.-]*", text) for text in items):
                 item = TAME
             rest = rest[:at]
@@ -158,13 +180,11 @@ def _parallel(call: Call) -> None:
 
 @reader("sudo")
 def _sudo(call: Call) -> None:
-    """sudo, doas, su, runuser, pkexec: the privilege is an effect of its own, and the command is judged."""
+    """sudo, doas, pkexec: the privilege is an effect of its own, and the command is judged."""
     parsed = parse(call, call.words[1:])
     call.add(Risk.SYSTEM_WRITE, "wrapper.privilege", f"{call.name} runs things with another user's rights.")
     judge_options(call, parsed)
     rest = parsed.rest
-    if call.name in ("su", "runuser"):
-        return
     while rest and (match := ASSIGNMENT.fullmatch(rest[0].text)):
         set_variable(call, match.group(1), match.group(2))
         rest = rest[1:]
@@ -173,6 +193,23 @@ def _sudo(call: Call) -> None:
             call.write(word)
     elif rest:
         call.command(rest)
+
+
+@reader("su")
+def _su(call: Call) -> None:
+    """su, runuser: -c TEXT or arguments for another user's shell; behind `runuser -u USER` a command."""
+    call.add(Risk.SYSTEM_WRITE, "wrapper.privilege", f"{call.name} runs things with another user's rights.")
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    rest = parsed.rest
+    if "command" in call.marks and call.name == "runuser":
+        call.command(rest)
+        return
+    rest = rest[1:] if rest and rest[0].text == "-" else rest
+    parsed = parse(call, rest[1:])  # options may stand behind the user's name
+    judge_options(call, parsed)
+    if parsed.rest:
+        call.add(Risk.CODE_EXECUTION, "interpreter.script", "The user's shell runs what it is given.")
 
 
 @reader("watch")
@@ -248,6 +285,8 @@ def _script(call: Call) -> None:
 def _busybox(call: Call) -> None:
     if len(call.words) > 1 and not call.words[1].text.startswith("--"):
         call.command(call.words[1:])
+    elif len(call.words) > 1 and call.words[1].text == "--install":
+        call.add(Risk.SYSTEM_WRITE, "option.busybox--install", "It links itself into folders of programs.")
 
 
 @reader("ldso")
