@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
@@ -29,15 +30,18 @@ from broker.enforce.attach import (
 )
 from broker.enforce.choose import choose_engine
 from broker.enforce.engine import Engine
-from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base, sweep_task_folders
+from broker.enforce.layer import Layer, Manifest, file_clock, layers_base, make_layer
+from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process, Sandbox
-from broker.enforce.workspace import Workspace, keep_out, survey
+from broker.enforce.workspace import Workspace, broker_itself, keep_out, survey
 from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
+from broker.task.changes import Judged
+from broker.task.landing import Settlement, recover_landings, settle
 from broker.task.result import Result, finished, refused
 from broker.task.task import OPERATOR_SCOPE, Task
 
@@ -60,6 +64,7 @@ class RunRequest:
     stdout: int = 1
     stderr: int = 2
     seconds: float | None = None
+    land: str = "auto"
     state_dir: Path | None = None
 
 
@@ -69,6 +74,7 @@ class Watcher:
 
     started: Callable[[Header], None] | None = None
     denied: Callable[[str, Deny], None] | None = None
+    land: Callable[[Judged], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,7 @@ class Stage:
     confined: confinement.Confinement
     layers: tuple[status.LayerStatus, ...]
     folder: Path
+    layer: Layer | None = None
     namespace: int = 0
     descriptors: list[int] = field(default_factory=list)
 
@@ -105,11 +112,13 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
     """
     watcher = watcher or Watcher()
     _refuse_too_long(request)
-    workspace = survey(
-        request.workspace, read_only=request.profile.sandbox.workspace == "read-only",
-        shown=request.profile.sandbox.show,
-    )  # fmt: skip
-    keep_out(workspace, {"the journals": request.state_dir or state_dir(), "the runtime folder": runtime_base()})
+    sandbox = request.profile.sandbox
+    workspace = survey(request.workspace, mode=sandbox.workspace, shown=sandbox.show)
+    state = request.state_dir or state_dir()
+    keep_out(
+        workspace,
+        {"the journals": state, "the layers": layers_base(state), "the runtime folder": runtime_base()},
+    )
     engine, why = choose_engine(request.engine, request.profile)
     with _journal(request) as journal:
         journal.append(
@@ -126,7 +135,7 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
                             layers=stage.layers, workspace=workspace, journal=journal.path,
                         )
                     )  # fmt: skip
-                return _carry(request, stage, journal, engine.name)
+                return _carry(request, stage, journal, engine.name, watcher)
         except BrokerError as error:
             with contextlib.suppress(JournalError):
                 journal.append(event.RUN_FINISHED, status="failed", reason=str(error), exit_code=error.exit_code)
@@ -148,7 +157,7 @@ def _refuse_too_long(request: RunRequest) -> None:
         )
 
 
-def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str) -> Result:
+def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str, watcher: Watcher) -> Result:
     """Judge the command, start it, wait for it, account for it."""
     task = stage.task
     operation = Exec(argv=request.argv, cwd=stage.confined.context.cwd)
@@ -156,7 +165,7 @@ def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str) -> 
         _, verdict = task.judge(operation)
         if isinstance(verdict, Deny):
             task.refuse("exec", verdict)
-            return _finish(request, stage, journal, engine, None, Ending(), verdict)
+            return _finish(request, stage, journal, engine, None, Ending(), verdict, watcher)
         assert isinstance(verdict, Allow)
     else:
         verdict = task.operators_choice(operation)
@@ -164,7 +173,7 @@ def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str) -> 
     command = Command(argv=request.argv, cwd=stage.confined.context.cwd, env=_environment(request))
     journal.append(event.SPAWN_STARTED, task=task.path, argv=request.argv, terminal=request.terminal)
     process, ending = _attend(request, stage, verdict, command, journal)
-    return _finish(request, stage, journal, engine, process, ending, None)
+    return _finish(request, stage, journal, engine, process, ending, None, watcher)
 
 
 def _attend(
@@ -242,7 +251,7 @@ def _note_memory(stage: Stage) -> None:
 
 def _finish(
     request: RunRequest, stage: Stage, journal: Journal, engine: str, process: Process | None, ending: Ending,
-    denial: Deny | None,
+    denial: Deny | None, watcher: Watcher,
 ) -> Result:  # fmt: skip
     """Look for survivors, record how it ended, and say so."""
     task, sandbox = stage.task, stage.sandbox
@@ -261,15 +270,39 @@ def _finish(
     ):  # fmt: skip
         if exceeded:
             journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
+    changes = _settle(request, stage, journal, watcher)
     task.denials.finish()
     common = {
         "engine": engine, "layers": stage.layers, "journal": journal.path, "run": journal.run, "task": task,
+        "changes": changes,
     }  # fmt: skip
     result = refused(denial, **common) if denial is not None else finished(process, ending, **common)
     journal.append(event.TASK_FINISHED, task=task.path, **result.summary())
     diagnose("task.finished", run=journal.run, status=result.status, exit_code=result.exit_code, denials=result.denied_count)
     journal.append(event.RUN_FINISHED, **result.summary())
     return result
+
+
+def _settle(request: RunRequest, stage: Stage, journal: Journal, watcher: Watcher) -> dict[str, Any]:
+    """Land what the task changed, as far as its profile permits; nothing, if its sandbox did not end as it should."""
+    if stage.layer is None:
+        return {}
+    land = request.land if stage.sandbox.failure is None else "never"
+    how = Settlement(land=land, ask=watcher.land, keep=tuple(broker_itself(stage.layer.manifest.workspace)))
+    return settle(stage.layer, stage.task, journal, how)
+
+
+def _layer(request: RunRequest, workspace: Workspace, engine: Engine, journal: Journal) -> Layer | None:
+    """Make the layer that the task's changes go to, if they are not to go to the real files."""
+    if not workspace.overlay:
+        return None
+    parts = tuple((path, facts.st_dev, facts.st_ino) for path, facts in ((p, os.stat(p)) for p in workspace.parts()))
+    manifest = Manifest(
+        run=journal.run, workspace=workspace.path, uid=workspace.uid, gid=workspace.gid, profile=request.profile.name,
+        digest=request.profile.digest, trust=request.trust.label, engine=engine.name, began=file_clock(),
+        owner=str(OwnerMark.mine()), parts=parts,
+    )  # fmt: skip
+    return make_layer(layers_base(request.state_dir or state_dir()), manifest)
 
 
 @contextlib.contextmanager
@@ -287,15 +320,19 @@ def _stage(
 ) -> Iterator[Stage]:
     """Make the sandbox, prove its layers, and record both. On the way out, nothing of it is left."""
     base = runtime_base()
-    if swept := [*engine.sweep(), *sweep_task_folders(base)]:
+    recovered = recover_landings(layers_base(request.state_dir or state_dir()))
+    if swept := [*engine.sweep(), *sweep_task_folders(base), *recovered]:
         journal.append(event.SANDBOX_SWEPT, removed=swept)
     folder = make_task_folder(base, journal.run, workspace.uid, workspace.gid)
     sandbox: Sandbox | None = None
+    layer: Layer | None = None
     try:
+        layer = _layer(request, workspace, engine, journal)
         envelope = Envelope(profile=request.profile, trust=request.trust)
         confined = confinement.confine(
-            envelope, workspace, task=journal.run, run_dir=str(folder), engine=engine.name, command=request.argv
-        )
+            envelope, workspace, task=journal.run, run_dir=str(folder), engine=engine.name, command=request.argv,
+            overlays=layer.overlays() if layer is not None else (),
+        )  # fmt: skip
         task = Task(
             path=event.ROOT, envelope=envelope, context=confined.context, journal=journal, run_dir=str(folder),
             tell=watcher.denied,
@@ -307,7 +344,7 @@ def _stage(
         )  # fmt: skip
         began = time.monotonic()
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
-        mounts.prove_mounts(sandbox.container.init_pid, confined.plan)
+        mounts.prove_mounts(sandbox.container.init_pid, confined.plan, sandbox.container.overlay_words)
         if engine.name == "docker":
             task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
@@ -321,17 +358,21 @@ def _stage(
             event.LAYERS_PROVEN, task=task.path, engine=engine.name, layers=layers, landlock_abi=sandbox.hello.landlock_abi,
             proofs=[[proof.name, proof.result.value, proof.evidence] for proof in sandbox.proofs],
         )  # fmt: skip
+        if layer is not None:
+            layer.wait_for_the_clock()
         sandbox.listen()
         diagnose(
             "sandbox.ready", run=journal.run, engine=engine.name, guard_pid=sandbox.container.init_pid, limits_by=limits_by,
             milliseconds=round((time.monotonic() - began) * 1000, 1),
         )  # fmt: skip
         namespace = usage.pid_namespace(sandbox.container.init_pid)
-        stage = Stage(task, sandbox, confined, layers, folder, namespace)
+        stage = Stage(task, sandbox, confined, layers, folder, layer, namespace)
         yield stage
         for descriptor in stage.descriptors:
             os.close(descriptor)
     finally:
         if sandbox is not None:
             sandbox.close()
+        if layer is not None:
+            layer.leave()
         remove_task_folder(folder)

@@ -60,8 +60,9 @@ class Reporter:
 
     def _workspace(self, header: Header) -> str:
         space = header.workspace
-        text = f"{escape(space.path)} ({'read-only' if space.read_only else 'writable'})"
-        if space.protected and not space.read_only:
+        how = "copy-on-write" if space.overlay else "read-only" if space.read_only else "writable"
+        text = f"{escape(space.path)} ({how})"
+        if space.protected and how == "writable":
             text += f" · protected: {self._some(space.protected, space.path)}"
         if space.masked:
             text += f" · shown empty: {self._some(space.masked, space.path)}"

@@ -61,13 +61,14 @@ class Environment:
 class SandboxSettings:
     """What the container is to be. Sizes in bytes, times in seconds, None: no limit of ours.
 
-    `engine` is auto, docker or bubblewrap; `workspace` is direct or read-only. `read_only` are extra host
-    paths to show; `show` are names of secret-looking files not to mask.
+    `engine` is auto, docker or bubblewrap; `workspace` is overlay, direct or read-only. `read_only` are extra
+    host paths to show; `show` are names of secret-looking files not to mask. `layer_size` is how much the changes
+    of a task may take on disk.
     """
 
     engine: str = "auto"
     image: str = ""
-    workspace: str = "direct"
+    workspace: str = "overlay"
     read_only: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     memory: int | None = None
@@ -77,6 +78,7 @@ class SandboxSettings:
     tmp_size: int = 2 * GIB
     shm_size: int = GIB
     output: int | None = None
+    layer_size: int = 10 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from broker.enforce.docker_mounts import is_below
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
@@ -29,10 +30,11 @@ class BubblewrapContainer:
     """A bubblewrap process and the guard that it became."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], link: socket.socket, cgroup: Cgroup | None, *, of_root: bool
+        self, process: subprocess.Popen[bytes], link: socket.socket, cgroup: Cgroup | None, plan: Plan
     ) -> None:
         """Take over a started process. `init_pid` is known once the guard has spoken."""
-        self._of_root = of_root
+        self._of_root = plan.uid == 0 and os.geteuid() == 0
+        self.overlay_words = tuple(_words_of(number) for number in range(len(plan.overlays)))
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._cgroup = cgroup
@@ -138,7 +140,7 @@ class BubblewrapEngine:
             raise HostCannotEnforce("container", f"bubblewrap cannot start: {error}", "Run: broker doctor") from None
         finally:
             theirs.close()
-        return BubblewrapContainer(process, ours, cgroup, of_root=plan.uid == 0 and os.geteuid() == 0)
+        return BubblewrapContainer(process, ours, cgroup, plan)
 
     def sweep(self) -> list[str]:
         """Remove task folders and cgroups of dead brokers (the containers themselves died with them)."""
@@ -155,6 +157,10 @@ def _as_user(plan: Plan) -> tuple[int | None, int | None, list[int] | None]:
 def arguments(plan: Plan, link: int) -> list[str]:
     """Return bwrap's arguments for this plan; the guard's socket is descriptor `link`."""
     words = ["--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    if plan.overlays and plan.uid == 0:
+        # Without it the guard could not name uid 0 in the user namespace of its mounts (user_namespaces(7), 5.12). It
+        # gives it away with the others.
+        words += ["--cap-add", "CAP_SETFCAP"]
     words += ["--ro-bind", "/usr", "/usr"]
     for folder in SYSTEM_FOLDERS:
         if os.path.islink(folder):
@@ -167,19 +173,60 @@ def arguments(plan: Plan, link: int) -> list[str]:
         # Files of /proc that the kernel lets uid 0 write without any capability (core_pattern, sysrq-trigger!),
         # and modes that fchmod by their owner, uid 0, would change in every later mount of it. What needs to
         # be written there (comm, oom_score_adj) Landlock forbids anyway.
-        words += ["--remount-ro", "/proc"]
+        # (The guard writes its user map there first, if it has mounts to make.)
+        words += [] if plan.overlays else ["--remount-ro", "/proc"]
     words += ["--perms", "1777", "--size", str(plan.shm_size), "--tmpfs", "/dev/shm"]
     for place in plan.tmpfs:
         words += ["--perms", f"{place.mode:04o}", "--size", str(place.size), "--tmpfs", place.target]
     words += ["--dir", "/var", *_var_tmp(plan), "--dir", "/run"]
     for bind in plan.binds:
-        words += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.target]
+        if not _on_overlay(bind.target, plan):
+            words += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.target]
     for path in plan.masked:
-        words += ["--ro-bind", f"{plan.run_dir}/empty", path]
+        if not _on_overlay(path, plan):
+            words += ["--ro-bind", f"{plan.run_dir}/empty", path]
     words += ["--ro-bind", plan.run_dir, "/run/broker"]
+    staged, later = _for_the_guard(plan)
     # Everything that bwrap made itself (mount points, /, /run) becomes read-only last.
-    words += ["--remount-ro", "/", "--chdir", "/"]
-    return [*words, "--", "/run/broker/guard", "--fd", str(link)]
+    words += [*staged, "--remount-ro", "/", "--chdir", "/"]
+    return [*words, "--", "/run/broker/guard", "--fd", str(link), *later]
+
+
+STAGE = "/run/layer"  # where bwrap puts what the guard mounts; nobody sees it afterwards
+
+
+def _words_of(number: int) -> tuple[str, str, str]:
+    """Return where the guard finds an overlay's lower, upper and work folder."""
+    return (f"{STAGE}/{number}/lower", f"{STAGE}/{number}/changes/upper", f"{STAGE}/{number}/changes/work")
+
+
+def _on_overlay(path: str, plan: Plan) -> bool:
+    return any(is_below(path, overlay.target) for overlay in plan.overlays)
+
+
+def _for_the_guard(plan: Plan) -> tuple[list[str], list[str]]:
+    """Return what bwrap must put in place for the guard's own mounts, and the guard's arguments (guard/mounts.c).
+
+    bwrap 0.8 cannot mount an overlay, and what lies over one has to be mounted after it.
+    """
+    staged: list[str] = []
+    later: list[str] = []
+    for number, overlay in enumerate(plan.overlays):
+        lower, upper, work = _words_of(number)
+        staged += ["--ro-bind", overlay.lower, lower, "--bind", overlay.layer, os.path.dirname(upper)]
+        staged += ["--dir", overlay.target]
+        later += ["--overlay", overlay.target, lower, upper, work]
+    for number, bind in enumerate(bind for bind in plan.binds if _on_overlay(bind.target, plan)):
+        staged += ["--ro-bind" if bind.read_only else "--bind", bind.source, f"{STAGE}/over/{number}"]
+        later += ["--show", f"{STAGE}/over/{number}", bind.target]
+    for path in plan.masked:
+        if _on_overlay(path, plan):
+            later += ["--show", "/run/broker/empty", path]
+    if plan.overlays:
+        later += ["--hide", STAGE]
+    if plan.overlays and plan.uid == 0:
+        later += ["--seal", "/proc"]
+    return staged, later
 
 
 def _var_tmp(plan: Plan) -> list[str]:

@@ -15,7 +15,7 @@ from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.enforce import wire
-from broker.enforce.engine import Bind, Limits, Plan, Tmpfs
+from broker.enforce.engine import Bind, Limits, Overlay, Plan, Tmpfs
 from broker.enforce.workspace import Workspace
 from broker.errors import UsageError
 
@@ -40,7 +40,8 @@ class Confinement:
 
 
 def confine(
-    envelope: Envelope, workspace: Workspace, *, task: str, run_dir: str, engine: str, command: tuple[str, ...]
+    envelope: Envelope, workspace: Workspace, *, task: str, run_dir: str, engine: str, command: tuple[str, ...],
+    overlays: tuple[Overlay, ...] = (),
 ) -> Confinement:
     """Derive the container and the guard's setup from what the envelope permits."""
     profile = envelope.profile
@@ -54,13 +55,15 @@ def confine(
         writable=tuple(dict.fromkeys((workspace.path, *writable))),
     )  # fmt: skip
     return Confinement(
-        plan=_plan(profile, workspace, task, run_dir, engine),
+        plan=_plan(profile, workspace, task, run_dir, overlays),
         setup=_setup(envelope, workspace, writable, executes_in_place=_starts_in(workspace.path, command)),
         context=context,
     )
 
 
-def _plan(profile: Profile, workspace: Workspace, task: str, run_dir: str, engine: str) -> Plan:
+def _plan(
+    profile: Profile, workspace: Workspace, task: str, run_dir: str, overlays: tuple[Overlay, ...]
+) -> Plan:
     wishes = profile.sandbox
     for path in wishes.read_only:
         if not os.path.exists(path):
@@ -72,7 +75,7 @@ def _plan(profile: Profile, workspace: Workspace, task: str, run_dir: str, engin
             Tmpfs(target="/tmp", size=wishes.tmp_size),
             Tmpfs(target=HOME, size=wishes.tmp_size, mode=0o755),
         ),
-        masked=workspace.masked,
+        overlays=overlays, masked=workspace.masked,
         limits=Limits(
             memory=wishes.memory, cpus=wishes.cpus, pids=wishes.pids, seconds=wishes.time, output=wishes.output
         ),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from broker.enforce import images
 from broker.enforce.docker_api import connect, engine_address
 from broker.enforce.docker_mounts import EMPTY_TMPFS, bind_mounts, masks, tmpfs_options, visible
-from broker.enforce.engine import Bind, Plan
+from broker.enforce.engine import Bind, Overlay, Plan
 from broker.enforce.limits import oom_kills
 from broker.enforce.runtime import OwnerMark
 from broker.enforce.seal import PROC, seal
@@ -75,8 +75,9 @@ class DockerEngine:
             raise HostCannotEnforce("docker", images.missing(name), USE_BUBBLEWRAP)
         with contextlib.ExitStack() as undo:
             listener = undo.enter_context(_Listener(plan))
-            created = _create(client, plan, image)
-            container = DockerContainer(client, created)
+            words = tuple(_hold(overlay, undo) for overlay in plan.overlays)
+            created = _create(client, plan, image, words)
+            container = DockerContainer(client, created, words)
             undo.callback(container.discard_unless_linked)
             _start(client, container.id)
             container.init_pid = _init_pid(client, container.id)
@@ -114,8 +115,11 @@ class DockerContainer:
     init_pid: int
     limits_by = "docker"
 
-    def __init__(self, client: APIClient, container_id: str) -> None:
+    def __init__(
+        self, client: APIClient, container_id: str, overlay_words: tuple[tuple[str, str, str], ...] = ()
+    ) -> None:
         self.id = container_id
+        self.overlay_words = overlay_words
         self.linked = False
         self._client = client
         self.pidfd = -1
@@ -267,12 +271,39 @@ def _readable(within: float, *descriptors: int) -> set[int]:
     return {descriptor for descriptor, _ in poller.poll(within * 1000)}
 
 
-def _create(client: APIClient, plan: Plan, image: str) -> str:
+def _hold(overlay: Overlay, undo: contextlib.ExitStack) -> tuple[str, str, str]:
+    """Open an overlay's folders, and return names that mean these and no others until `undo` closes them.
+
+    The engine, as root, follows whatever stands at a path when it mounts. A name in /proc/PID/fd is the folder itself,
+    and holds no colon or comma that the mount's options would take for their own.
+    """
+    names = []
+    for folder in (overlay.lower, f"{overlay.layer}/upper", f"{overlay.layer}/work"):
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        undo.callback(os.close, descriptor)
+        names.append(f"/proc/{os.getpid()}/fd/{descriptor}")
+    lower, upper, work = names
+    return lower, upper, work
+
+
+def _volume(overlay: Overlay, words: tuple[str, str, str]) -> dict[str, object]:
+    """Return the mount of an overlay: a volume that nobody names, and that goes with its container."""
+    lower, upper, work = words
+    options = {"type": "overlay", "device": "overlay", "o": f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"}
+    return {
+        "Type": "volume",
+        "Target": overlay.target,
+        "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
+    }
+
+
+def _create(client: APIClient, plan: Plan, image: str, words: tuple[tuple[str, str, str], ...] = ()) -> str:
     """Create the container. Raises HostCannotEnforce if the engine refuses it or drops a limit."""
     from docker.errors import APIError
 
     try:
-        answer = client.create_container_from_config(container_config(plan, image, _volumes(client, image)))
+        config = container_config(plan, image, _volumes(client, image), words)
+        answer = client.create_container_from_config(config)
     except APIError as error:
         raise HostCannotEnforce(
             "docker", f"the engine refused: {error.explanation}", USE_BUBBLEWRAP
@@ -312,9 +343,12 @@ def _init_pid(client: APIClient, container_id: str) -> int:
     return int(state["Pid"])
 
 
-def container_config(plan: Plan, image: str, image_volumes: tuple[str, ...] = ()) -> dict[str, Any]:
+def container_config(
+    plan: Plan, image: str, image_volumes: tuple[str, ...] = (), words: tuple[tuple[str, str, str], ...] = ()
+) -> dict[str, Any]:
     """Return the engine's whole configuration of the container. Makes the mask file in the task's folder."""
     mounts, tmpfs = _shown(plan, image_volumes)
+    mounts = [_volume(overlay, held) for overlay, held in zip(plan.overlays, words, strict=True)] + mounts
     return {
         "Image": image,
         "Hostname": HOSTNAME,
@@ -407,7 +441,8 @@ def _shown(plan: Plan, image_volumes: tuple[str, ...]) -> tuple[list[dict[str, o
     empty = run_dir / MASK
     if plan.masked and not empty.exists():
         empty.touch(0o444)
-    files, folders = masks(plan.masked, shown, str(empty))
+    below = tuple(Bind(source=overlay.lower, target=overlay.target) for overlay in plan.overlays)
+    files, folders = masks(plan.masked, (*below, *shown), str(empty))
     mounts += files
     tmpfs |= folders
     # A VOLUME of the image would be writable and unlimited space on the host.

@@ -21,6 +21,18 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """A host folder shown at `target` copy-on-write: every change goes into `layer`/upper, none to `lower`.
+
+    `layer` holds the folders `upper` and `work`, on one file system. Overlays lie below every bind and mask.
+    """
+
+    lower: str
+    target: str
+    layer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tmpfs:
     """Temporary space of at most `size` bytes, owned by the task's user."""
 
@@ -58,6 +70,7 @@ class Plan:
     home: str
     binds: tuple[Bind, ...]
     tmpfs: tuple[Tmpfs, ...]
+    overlays: tuple[Overlay, ...] = ()
     masked: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     shm_size: int = 1 << 30
@@ -72,6 +85,7 @@ class Container(Protocol):
 
     link: socket.socket
     init_pid: int  # the guard's pid, as the host sees it
+    overlay_words: tuple[tuple[str, str, str], ...]  # (lower, upper, work) as each overlay of the plan was mounted with
 
     def kill(self) -> None:
         """End everything inside, now. Returns when the guard is gone. May be called twice."""

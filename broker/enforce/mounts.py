@@ -15,18 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.enforce.docker_mounts import is_below, visible
-from broker.enforce.engine import Plan
+from broker.enforce.engine import Overlay, Plan
 from broker.errors import HostCannotEnforce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """One line of mountinfo (proc(5)): which file system, which path in it, where, and whether read-only."""
+    """One line of mountinfo (proc(5)): which file system, which path in it, where, and whether read-only.
+
+    `kind` is the file system's type, `options` are those of the file system itself.
+    """
 
     device: str
     root: str
     point: str
     read_only: bool
+    kind: str = ""
+    options: tuple[str, ...] = ()
 
 
 def mounts_of(pid: int | str) -> tuple[Mount, ...]:
@@ -35,13 +40,17 @@ def mounts_of(pid: int | str) -> tuple[Mount, ...]:
     found = []
     for line in text.splitlines():
         _, _, device, root, point, options = line.split(" ")[:6]
+        kind, _, own = line.partition(" - ")[2].split(" ")[:3]
         found.append(
-            Mount(device=device, root=_unescape(root), point=_unescape(point), read_only="ro" in options.split(","))
-        )
+            Mount(
+                device=device, root=_unescape(root), point=_unescape(point), read_only="ro" in options.split(","),
+                kind=kind, options=tuple(_unescape(own).split(",")),
+            )
+        )  # fmt: skip
     return tuple(found)
 
 
-def prove_mounts(init_pid: int, plan: Plan) -> int:
+def prove_mounts(init_pid: int, plan: Plan, overlay_words: tuple[tuple[str, str, str], ...] = ()) -> int:
     """Compare what is mounted with what was planned, and return how many mounts that were.
 
     Raises HostCannotEnforce at the first difference: another source, a missing read-only, a missing mask.
@@ -58,10 +67,36 @@ def prove_mounts(init_pid: int, plan: Plan) -> int:
             raise _differs(bind.target, f"it shows {mount.root if mount else 'nothing'}, not {bind.source}")
         if bind.read_only and not mount.read_only:
             raise _differs(bind.target, "it is writable")
+    for overlay, words in zip(plan.overlays, overlay_words, strict=True):
+        _prove_overlay(overlay, words, theirs, ours)
     for path in plan.masked:
         if path not in shown and os.path.lexists(path):
             raise _differs(path, "it is not hidden")
-    return len(binds) + len(plan.masked)
+    return len(binds) + len(plan.overlays) + len(plan.masked)
+
+
+def _prove_overlay(
+    overlay: Overlay, words: tuple[str, str, str], theirs: tuple[Mount, ...], ours: tuple[Mount, ...]
+) -> None:
+    """Whether the copy-on-write view is made of the planned folders, and nobody sees these.
+
+    Where the words are descriptors that the broker held open (docker), the kernel could mount nothing else. Where
+    they are places inside (bubblewrap), what was mounted at those is compared, and that it is covered.
+    """
+    shown = [mount for mount in theirs if mount.point == overlay.target][-1:]
+    lower, upper, work = words
+    wanted = {f"lowerdir={lower}", f"upperdir={upper}", f"workdir={work}", "userxattr"}
+    if not shown or shown[0].kind != "overlay" or not wanted <= set(shown[0].options):
+        raise _differs(overlay.target, "it is not the copy-on-write view")
+    if lower.startswith("/proc/"):
+        return
+    for place, source in ((lower, overlay.lower), (os.path.dirname(upper), overlay.layer)):
+        at = [mount for mount in theirs if mount.point == place][-1:]
+        if not at or (at[0].device, at[0].root) != identity(source, ours):
+            raise _differs(overlay.target, f"it is made of {at[0].root if at else 'nothing'}, not {source}")
+        cover = max((m for m in theirs if place.startswith(m.point.rstrip("/") + "/")), key=lambda m: len(m.point))
+        if cover.kind != "tmpfs" or not cover.read_only or theirs.index(cover) < theirs.index(at[0]):
+            raise _differs(overlay.target, "what it is made of can be seen")
 
 
 def identity(path: str, mounts: Iterable[Mount]) -> tuple[str, str]:

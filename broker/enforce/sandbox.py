@@ -286,13 +286,13 @@ class Sandbox:
 def _greet(container: Container) -> tuple[wire.Hello, socket.socket]:
     """Read HELLO with its route socket, and learn who sent it."""
     packet, descriptors, pid = _receive(container)
+    hello = wire.decode(packet)
+    if isinstance(hello, wire.Fatal):
+        raise _cannot(hello)  # it is gone already
     if isinstance(container, BubblewrapContainer):
         container.identify(pid)
         # From here on descriptors may come, and the sender's credentials would take their room.
         container.link.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-    hello = wire.decode(packet)
-    if isinstance(hello, wire.Fatal):
-        raise _cannot(hello)
     if not isinstance(hello, wire.Hello) or len(descriptors) != 1:
         raise GuardError("the guard did not greet")
     if hello.protocol != wire.PROTOCOL:

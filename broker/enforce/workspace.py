@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.enforce.docker_mounts import submounts
 from broker.enforce.engine import Bind
 from broker.errors import UsageError
 
@@ -46,9 +47,22 @@ class Workspace:
     git_folder: str = ""  # of a worktree or submodule, when it lies outside
     git_labelled: str = ""  # the folder that holds its `.git`; empty: no label fits, and it is shown read-only
     notes: tuple[str, ...] = ()
+    overlay: bool = False
+    inner_mounts: tuple[str, ...] = ()  # other file systems below it, which an overlay does not show by itself
+
+    def parts(self) -> tuple[str, ...]:
+        """The folders that are shown copy-on-write."""
+        if not self.overlay:
+            return ()
+        return (self.path, self.git_folder) if self.git_folder and self.git_labelled else (self.path,)
 
     def binds(self) -> Iterator[Bind]:
         """The binds, outer before inner."""
+        if self.overlay:
+            yield from (Bind(source=path, target=path) for path in self.inner_mounts)
+            if self.git_folder and not self.git_labelled:
+                yield Bind(source=self.git_folder, target=self.git_folder)
+            return
         yield Bind(source=self.path, target=self.path, read_only=self.read_only)
         if self.git_folder:
             yield Bind(
@@ -59,8 +73,12 @@ class Workspace:
                 yield Bind(source=path, target=path)
 
 
-def survey(path: str, *, read_only: bool, shown: tuple[str, ...] = ()) -> Workspace:
-    """Look at a folder that is to be a workspace. Raises WorkspaceRefused with the reason."""
+def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> Workspace:
+    """Look at a folder that is to be a workspace. Raises WorkspaceRefused with the reason.
+
+    `mode` is overlay, direct or read-only. Only a direct workspace needs its protected paths found, but secrets are
+    looked for in each.
+    """
     real = os.path.realpath(path)
     try:
         facts = os.stat(real)
@@ -70,9 +88,10 @@ def survey(path: str, *, read_only: bool, shown: tuple[str, ...] = ()) -> Worksp
     notes: list[str] = []
     git_folder = _outside_git_folder(real, notes)
     protected, masked = [], []
-    own = _broker_itself(real)
+    own = broker_itself(real)
     if own:
-        notes.append(f"{', '.join(own)}: read-only, because broker itself runs from there")
+        how = "changes never land" if mode == "overlay" else "read-only"
+        notes.append(f"{', '.join(own)}: {how}, because broker itself runs from there")
     labelled = _holder_of_git(git_folder)
     if git_folder and not labelled:
         notes.append(f"{git_folder} is shown read-only (it is not called .git): git cannot commit")
@@ -84,8 +103,12 @@ def survey(path: str, *, read_only: bool, shown: tuple[str, ...] = ()) -> Worksp
             notes.append(
                 f"{root} has more than {SURVEY_FOLDERS} folders: beyond them, file labels alone protect hooks and secrets"
             )
+    inner = submounts(real) if mode == "overlay" else ()
+    if inner:
+        notes.append(f"{', '.join(inner)}: another file system, shown read-only")
     return Workspace(
-        path=real, uid=facts.st_uid, gid=facts.st_gid, read_only=read_only, protected=tuple(sorted({*protected, *own})),
+        path=real, uid=facts.st_uid, gid=facts.st_gid, read_only=mode == "read-only", overlay=mode == "overlay",
+        inner_mounts=inner, protected=tuple(sorted({*protected, *own})),
         masked=tuple(sorted(masked)), git_folder=git_folder, git_labelled=labelled, notes=tuple(notes),
     )  # fmt: skip
 
@@ -108,7 +131,7 @@ def keep_out(workspace: Workspace, places: Mapping[str, str | os.PathLike[str]])
                 raise WorkspaceRefused(workspace.path, f"{what} of broker ({place}) would be in its reach")
 
 
-def _broker_itself(workspace: str) -> list[str]:
+def broker_itself(workspace: str) -> list[str]:
     """Return the folders of the workspace that hold this program: what a task wrote there would run outside."""
     package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     places = {package, os.path.join(os.path.dirname(package), "profiles"), os.path.realpath(sys.prefix)}

@@ -9,6 +9,7 @@
  *   files.c     labels for changes to paths
  *   path.c      resolves a traced process's paths, as that process would
  *   tracee.c    reads a traced process's memory and refuses its calls
+ *   mounts.c    the copy-on-write workspace, for the engine that cannot make it
  *   filter.c    the seccomp filter       landlock.c  the file system rules      selftest.c  proves them
  *
  * One thread, no allocation while a verdict is being enforced that could change it: when memory runs out
@@ -193,6 +194,9 @@ void gate_statistics(void);
 bool files_is_change(uint64_t nr);
 void files_change(struct task *t, uint64_t nr, const uint64_t args[6]);
 unsigned files_syscalls(unsigned *numbers, unsigned size);
+
+/* mounts.c */
+int mounts_make(int argc, char **argv, const char **step, int *error); /* how many arguments it has used */
 
 /* filter.c, landlock.c, selftest.c */
 void filter_build(bool files);

@@ -187,15 +187,19 @@ const char *__asan_default_options(void) {
 #endif
 
 int main(int argc, char **argv) {
-    int socket = -1;
+    int socket = -1, error;
+    const char *step;
     sigset_t ours;
-    if (argc == 3 && !strcmp(argv[1], "--fd")) socket = atoi(argv[2]);
-    else if (argc == 3 && !strcmp(argv[1], "--connect")) socket = connect_to(argv[2]);
+    if (argc >= 3 && !strcmp(argv[1], "--fd")) socket = atoi(argv[2]);
+    else if (argc >= 3 && !strcmp(argv[1], "--connect")) socket = connect_to(argv[2]);
     if (socket < 0 || fcntl(socket, F_GETFD) < 0) {
-        fprintf(stderr, "guard: no broker. Usage: guard --fd NUMBER | guard --connect SOCKET\n");
+        fprintf(stderr, "guard: no broker. Usage: guard --fd NUMBER [MOUNTS…] | guard --connect SOCKET [MOUNTS…]\n");
         return USAGE;
     }
     own_descriptors(socket);
+    int used = mounts_make(argc - 3, argv + 3, &step, &error);
+    if (error) fatal(step, -error);
+    if (used != argc - 3) return USAGE;
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     umask(022);

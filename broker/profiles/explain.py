@@ -73,6 +73,13 @@ def _environment(profile: Profile) -> tuple[tuple[str, str], ...]:
     return (*passed, *((name, f"set to {escape(value)!r}") for name, value in profile.env.set))
 
 
+_WORKSPACES = {
+    "overlay": "copy-on-write: what the profile permits lands at the end (overlay)",
+    "direct": "the real files (direct)",
+    "read-only": "read-only",
+}
+
+
 def _sandbox(profile: Profile) -> tuple[tuple[str, str], ...]:
     sandbox = profile.sandbox
     limited = "not limited"
@@ -81,7 +88,7 @@ def _sandbox(profile: Profile) -> tuple[tuple[str, str], ...]:
         if sandbox.engine == "auto"
         else ("engine", sandbox.engine),
         ("image", sandbox.image or "the engine's default"),
-        ("workspace", "read-only" if sandbox.workspace == "read-only" else "the real files (direct)"),
+        ("workspace", _WORKSPACES[sandbox.workspace]),
         ("network", "none"),
         ("memory", show_size(sandbox.memory) if sandbox.memory else limited),
         ("processors", f"{sandbox.cpus:g}" if sandbox.cpus else limited),
@@ -91,6 +98,8 @@ def _sandbox(profile: Profile) -> tuple[tuple[str, str], ...]:
         ("/tmp", show_size(sandbox.tmp_size)),
         ("/dev/shm", show_size(sandbox.shm_size)),
     ]
+    if sandbox.workspace == "overlay":
+        lines.append(("changes", f"at most {show_size(sandbox.layer_size)}"))
     lines += [("also shown", f"{escape(path)} (read-only)") for path in sandbox.read_only]
     if sandbox.show:
         lines.append(("not masked", listed(escape(name) for name in sandbox.show)))

@@ -36,7 +36,7 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _DIGEST = r"[0-9a-fA-F]{64}"
 _IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 _ENGINES = ("auto", "docker", "bubblewrap")
-_WORKSPACES = ("direct", "read-only")
+_WORKSPACES = ("overlay", "direct", "read-only")
 _CLASSES = tuple(risk.label for risk in Risk)
 _NEVER_SHOWN = ("/", "/proc", "/sys", "/dev", "/run")
 
@@ -224,6 +224,7 @@ class _Reader:
             time=self.quantity(parse_time, table.time, fallback.time, "time"),
             tmp_size=self.quantity(parse_size, table.tmp_size, fallback.tmp_size, "tmp_size"),
             shm_size=self.quantity(parse_size, table.shm_size, fallback.shm_size, "shm_size"),
+            layer_size=self.quantity(parse_size, table.layer_size, fallback.layer_size, "layer_size"),
             output=self.quantity(parse_size, table.output, fallback.output, "output"),
         )
 
@@ -247,13 +248,6 @@ class _Reader:
         return image
 
     def workspace(self, mode: str) -> str:
-        if mode == "overlay":
-            raise self.wrong(
-                "sandbox.workspace: 'overlay' (a copy-on-write workspace) does not exist yet. "
-                "Use 'direct' or 'read-only'",
-                "sandbox",
-                "workspace",
-            )
         return self.one_of(mode, _WORKSPACES, "sandbox", "workspace")
 
     def host_path(self, path: str) -> str:

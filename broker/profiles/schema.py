@@ -72,7 +72,7 @@ class SandboxTable(NamedTuple):
 
     engine: str = "auto"
     image: str = ""
-    workspace: str = "direct"
+    workspace: str = "overlay"
     read_only: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     memory: int | str | None = None
@@ -82,6 +82,7 @@ class SandboxTable(NamedTuple):
     tmp_size: int | str | None = None
     shm_size: int | str | None = None
     output: int | str | None = None
+    layer_size: int | str | None = None
 
 
 class ProfileTable(NamedTuple):
@@ -123,6 +124,7 @@ _SANDBOX: Shape = {
     "tmp_size": _size,
     "shm_size": _size,
     "output": _size,
+    "layer_size": _size,
 }
 _PROFILE: Shape = {
     "description": _text,

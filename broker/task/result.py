@@ -34,6 +34,7 @@ class Result:
     denials: tuple[DenialRow, ...] = ()
     denied_count: int = 0
     usage: dict[str, float | int] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
     engine: str = ""
     layers: tuple[LayerStatus, ...] = ()
     journal: str = ""
@@ -44,7 +45,7 @@ class Result:
         return {
             "status": self.status, "exit_code": self.exit_code, "reason": self.reason, "signal": self.signal,
             "timed_out": self.timed_out, "oom": self.oom, "denials": list(self.denials), "denied": self.denied_count,
-            "usage": self.usage, "engine": self.engine,
+            "usage": self.usage, "changes": self.changes, "engine": self.engine,
             "layers": [{"name": layer.name, "effective": layer.effective, "evidence": layer.evidence} for layer in self.layers],
             "journal": self.journal, "run": self.run,
         }  # fmt: skip
@@ -54,6 +55,7 @@ class Result:
         return {
             "status": self.status, "exit_code": self.exit_code, "reason": self.reason, "signal": self.signal,
             "timed_out": self.timed_out, "oom": self.oom, "denials": self.denied_count, "usage": self.usage,
+            "changes": self.changes.get("counts", {}),
         }  # fmt: skip
 
 
@@ -123,10 +125,12 @@ def _signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-def _shared(*, engine: str, layers: tuple[LayerStatus, ...], journal: Path, run: str, task: Task) -> dict[str, Any]:
+def _shared(
+    *, engine: str, layers: tuple[LayerStatus, ...], journal: Path, run: str, task: Task, changes: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "engine": engine, "layers": layers, "journal": str(journal), "run": run,
         "denials": tuple(task.denials.as_result()), "denied_count": task.denials.total,
-        "usage": task.usage.as_dict() if task.usage is not None else {},
+        "usage": task.usage.as_dict() if task.usage is not None else {}, "changes": changes,
     }  # fmt: skip
 

@@ -257,6 +257,11 @@ class Task:
 
     # The rest
 
+    def grants(self) -> tuple[Grant, ...]:
+        """Return the grants that were opened in this task."""
+        with self._lock:
+            return tuple(grant for grant in self._scopes if grant is not None)
+
     @staticmethod
     def _after(scope: int) -> int:
         """The scope of a process whose start opened no grant: its own; behind the operator's choice, everybody's."""

@@ -34,31 +34,31 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("path", ["/", "/usr", "/etc", "/home", "/tmp", "/proc/self", "/usr/share", "/dev"])
 def test_folders_of_the_system_are_no_workspace(path: str) -> None:
     with pytest.raises(WorkspaceRefused):
-        survey(path, read_only=False)
+        survey(path, mode="direct")
 
 
 def test_a_home_is_no_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "me").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     with pytest.raises(WorkspaceRefused, match="your home"):
-        survey(str(tmp_path / "me"), read_only=False)
+        survey(str(tmp_path / "me"), mode="direct")
     with pytest.raises(WorkspaceRefused, match="your home"):
-        survey(str(tmp_path), read_only=False)
+        survey(str(tmp_path), mode="direct")
 
 
 def test_a_missing_folder_and_a_file_are_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceRefused, match="No such file"):
-        survey(str(tmp_path / "none"), read_only=False)
+        survey(str(tmp_path / "none"), mode="direct")
     (tmp_path / "file").touch()
     with pytest.raises(WorkspaceRefused, match="not a folder"):
-        survey(str(tmp_path / "file"), read_only=False)
+        survey(str(tmp_path / "file"), mode="direct")
 
 
 def test_hooks_and_config_of_the_repository_and_of_nested_ones_are_protected(repository: Path) -> None:
     nested = repository / "vendor" / "deep"
     nested.mkdir(parents=True)
     git(nested, "init", "-q")
-    found = survey(str(repository), read_only=False).protected
+    found = survey(str(repository), mode="direct").protected
     for place in (repository, nested):
         assert str(place / ".git" / "hooks") in found
         assert str(place / ".git" / "config") in found
@@ -68,10 +68,10 @@ def test_secrets_are_masked_unless_the_profile_shows_them(repository: Path) -> N
     (repository / ".env").write_text("KEY=1")
     (repository / "sub").mkdir()
     (repository / "sub" / "id_rsa").write_text("key")
-    assert survey(str(repository), read_only=False).masked == (
+    assert survey(str(repository), mode="direct").masked == (
         str(repository / ".env"), str(repository / "sub" / "id_rsa"),
     )  # fmt: skip
-    assert survey(str(repository), read_only=False, shown=(".env",)).masked == (str(repository / "sub" / "id_rsa"),)
+    assert survey(str(repository), mode="direct", shown=(".env",)).masked == (str(repository / "sub" / "id_rsa"),)
 
 
 def test_a_protected_link_that_leads_outside_is_not_mounted(repository: Path, tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_a_protected_link_that_leads_outside_is_not_mounted(repository: Path, tm
         entry.unlink()
     hooks.rmdir()
     hooks.symlink_to(outside)
-    assert all(not path.startswith(str(outside)) for path in survey(str(repository), read_only=False).protected)
+    assert all(not path.startswith(str(outside)) for path in survey(str(repository), mode="direct").protected)
 
 
 def test_a_worktree_brings_its_git_folder_along(repository: Path, tmp_path: Path) -> None:
     git(repository, "worktree", "add", "-q", str(tmp_path / "tree"))
-    found = survey(str(tmp_path / "tree"), read_only=False)
+    found = survey(str(tmp_path / "tree"), mode="direct")
     assert found.git_folder == str(repository / ".git")
     assert str(repository / ".git" / "hooks") in found.protected
     assert str(repository / ".git" / "config") in found.protected
@@ -99,7 +99,7 @@ def test_a_submodule_brings_its_git_folder_along(repository: Path, tmp_path: Pat
     git(other, "init", "-q")
     git(other, "commit", "-q", "--allow-empty", "-m", "x")
     git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other), "sub")
-    found = survey(str(repository / "sub"), read_only=False)
+    found = survey(str(repository / "sub"), mode="direct")
     assert found.git_folder == str(repository / ".git" / "modules" / "sub")
 
 
@@ -112,7 +112,7 @@ def test_a_git_file_that_points_at_a_foreign_folder_is_not_followed(tmp_path: Pa
     place = tmp_path / "project"
     place.mkdir()
     (place / ".git").write_text(f"gitdir: {secret}\n")
-    found = survey(str(place), read_only=False)
+    found = survey(str(place), mode="direct")
     assert found.git_folder == ""
     assert any("does not point back" in note for note in found.notes)
     # The file itself is shown read-only: a task must not point git elsewhere.
@@ -121,7 +121,7 @@ def test_a_git_file_that_points_at_a_foreign_folder_is_not_followed(tmp_path: Pa
 
 def test_nothing_is_created_in_the_users_tree(repository: Path) -> None:
     before = sorted(str(path) for path in repository.rglob("*"))
-    survey(str(repository), read_only=False)
+    survey(str(repository), mode="direct")
     assert sorted(str(path) for path in repository.rglob("*")) == before
 
 
@@ -132,4 +132,4 @@ def test_names_that_are_not_utf8_are_looked_through(tmp_path: Path) -> None:
     os.mkdir(strange)
     with open(os.path.join(strange, b".env"), "w") as file:
         file.write("x")
-    assert survey(str(place), read_only=False).masked == (os.fsdecode(os.path.join(strange, b".env")),)
+    assert survey(str(place), mode="direct").masked == (os.fsdecode(os.path.join(strange, b".env")),)

@@ -1,0 +1,98 @@
+"""Step 4: paths below a folder, and nowhere else. Every call here goes through descriptors and follows no link.
+
+The Python library has no openat2 and no renameat2; these are the two system calls, and the few lines around them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_X86 = platform.machine() == "x86_64"
+_OPENAT2 = 437
+_RENAMEAT2 = 316 if _X86 else 276
+
+# openat2(2)
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_BENEATH = 0x08
+# rename(2)
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+
+def open_beneath(folder: int, path: str, flags: int = FOLDER) -> int:
+    """Open a path below a folder, on the same mount, through no link (openat2(2), Linux 5.6).
+
+    Raises OSError: ELOOP when a component is a link, EXDEV when it leads out or onto another mount.
+    """
+    how = _How(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV)
+    name = os.fsencode(path or ".")
+    while True:
+        found = _syscall(_OPENAT2, folder, name, ctypes.byref(how), ctypes.sizeof(how))
+        if found >= 0:
+            return int(found)
+        if ctypes.get_errno() not in (errno.EINTR, errno.EAGAIN):  # EAGAIN: something above was renamed meanwhile
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+
+
+def rename(folder: int, name: str, other: int, new: str, flags: int = RENAME_NOREPLACE) -> None:
+    """Rename between two open folders: replacing nothing, or exchanging the two (renameat2(2))."""
+    if _syscall(_RENAMEAT2, folder, os.fsencode(name), other, os.fsencode(new), flags):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name, None, new)
+
+
+OPEN_AT_ONCE = 256
+
+
+class Folders:
+    """The folders of one tree, opened once each, by their path below it ('' is the tree itself).
+
+    A descriptor is good until OPEN_AT_ONCE others have been asked for: ask again after anything else was done.
+    """
+
+    def __init__(self, root: int) -> None:
+        """Take the tree's own descriptor; `close` closes the others, not that one."""
+        self.root = root
+        self._open: dict[str, int] = {}
+
+    def at(self, path: str) -> int:
+        """Return the descriptor of a folder. Raises OSError when it is none, or a link leads to it."""
+        if not path:
+            return self.root
+        known = self._open.get(path)
+        if known is None:
+            if len(self._open) >= OPEN_AT_ONCE:
+                os.close(self._open.pop(next(iter(self._open))))
+            known = self._open[path] = open_beneath(self.root, path)
+        return known
+
+    def parent(self, path: str) -> tuple[int, str]:
+        """Return the descriptor of the folder that holds a path, and the path's last name."""
+        above, _, name = path.rpartition("/")
+        return self.at(above), name
+
+    def moved(self, path: str) -> None:
+        """Forget a folder and what lies below it: it is not what it was."""
+        for known in [one for one in self._open if one == path or one.startswith(path + "/")]:
+            os.close(self._open.pop(known))
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()

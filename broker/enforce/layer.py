@@ -1,0 +1,304 @@
+"""Step 4: the layer that a task's changes go to, and what is known of it.
+
+A layer is a folder: `layer.json` (the manifest), `lock`, and for each folder that the task sees copy-on-write a
+numbered folder with overlayfs's `upper` and `work`. It outlives the task when something of it was not landed, until
+the operator lands or discards it, or it grows old (`broker gc`).
+
+Layers lie below the state directory, or in /var/lib/broker/layers when root is the broker: the task's user, who may
+be another, must be able to reach them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from broker.enforce.engine import Overlay
+from broker.enforce.runtime import OwnerMark
+from broker.errors import HostCannotEnforce, UsageError
+
+FORMAT = 1
+MANIFEST = "layer.json"
+CLOCK_REALTIME_COARSE = 5  # the clock that file systems take their times from (clock_gettime(2))
+USE_DIRECT = 'Set sandbox.workspace = "direct" in the profile, or BROKER_LAYER_DIR to a folder on ext4, xfs, btrfs or tmpfs'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a layer is of. Times are nanoseconds of the clock that file systems use.
+
+    `parts` are the real folders (path, device, inode), in the order of the numbered folders. `state` is running, ended or kept.
+    `withheld` are the paths (absolute) that the profile did not permit, with the reason of each.
+    """
+
+    run: str
+    workspace: str
+    uid: int
+    gid: int
+    profile: str
+    digest: str
+    trust: str
+    engine: str
+    began: int
+    owner: str
+    parts: tuple[tuple[str, int, int], ...]
+    state: str = "running"
+    ended: int = 0
+    withheld: tuple[tuple[str, str], ...] = ()
+    format: int = FORMAT
+
+
+@dataclass(slots=True)
+class Layer:
+    """A layer on disk."""
+
+    folder: Path
+    manifest: Manifest
+    _lock: int = field(default=-1, repr=False)
+
+    @property
+    def run(self) -> str:
+        """The run that it is of."""
+        return self.manifest.run
+
+    def overlays(self) -> tuple[Overlay, ...]:
+        """Return what the engine is to mount."""
+        return tuple(
+            Overlay(lower=part, target=part, layer=str(self.folder / str(number)))
+            for number, (part, _, _) in enumerate(self.manifest.parts)
+        )
+
+    def upper(self, number: int) -> str:
+        """Return the folder with the changes of a part."""
+        return str(self.folder / str(number) / "upper")
+
+    def update(self, **changed: Any) -> None:
+        """Change the manifest, on disk too, in one step."""
+        self.manifest = replace(self.manifest, **changed)
+        write_whole(self.folder / MANIFEST, json.dumps(asdict(self.manifest)).encode("ascii"))
+
+    def abandoned(self) -> bool:
+        """Whether its task was never seen to end: its broker is dead."""
+        mark = OwnerMark.parse(self.manifest.owner)
+        return self.manifest.state == "running" and (mark is None or not mark.alive())
+
+    def running(self) -> bool:
+        """Whether its task still runs."""
+        return self.manifest.state == "running" and not self.abandoned()
+
+    def wait_for_the_clock(self) -> None:
+        """Return when a file that changes from now on can be told from one that was there when the task began.
+
+        File systems take their times from a clock that goes on in steps of some milliseconds.
+        """
+        while file_clock() <= self.manifest.began:
+            time.sleep(0.001)
+
+    def leave(self) -> None:
+        """The task is over, one way or the other: what was not settled is kept, unless nothing was changed."""
+        if self.manifest.state != "running":
+            return
+        changed = any(os.listdir(self.upper(number)) for number in range(len(self.manifest.parts)))
+        if changed:
+            self.update(state="kept", ended=time.time_ns())
+        else:
+            self.remove()
+
+    def size(self) -> int:
+        """Return how many bytes it takes on disk."""
+        return folder_size(self.folder)
+
+    def remove(self) -> None:
+        """Remove it. Missing is fine."""
+        remove_tree(self.folder)
+
+    @contextlib.contextmanager
+    def locked(self, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the layer for oneself; yields False when somebody else does and `wait` is not wanted."""
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(descriptor)
+
+
+def layers_base(state: Path) -> Path:
+    """Return the folder of all layers. May not exist."""
+    if chosen := os.environ.get("BROKER_LAYER_DIR"):
+        return Path(chosen).absolute()
+    return Path("/var/lib/broker/layers") if os.geteuid() == 0 else state / "layers"
+
+
+def file_clock() -> int:
+    """Return the time that a file changed now would get, in nanoseconds."""
+    return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+
+
+def make_layer(base: Path, manifest: Manifest) -> Layer:
+    """Make the layer of a task. Raises HostCannotEnforce where overlayfs could not use the place."""
+    folder = base / manifest.run
+    try:
+        prepare_base(base)
+        folder.mkdir(mode=0o700)
+        layer = Layer(folder, manifest)
+        for number, (part, _, _) in enumerate(manifest.parts):
+            _make_part(folder / str(number), part, manifest)
+        layer.update()
+        if os.geteuid() == 0:
+            # The task's user may go through, and nobody else.
+            os.chown(folder, 0, manifest.gid)
+            folder.chmod(0o710)
+    except OSError as error:
+        remove_tree(folder)
+        raise HostCannotEnforce(
+            "workspace", f"no layer can be made in {base}: {error.strerror}", "Set BROKER_LAYER_DIR to a folder of yours"
+        ) from error
+    return layer
+
+
+def prepare_base(base: Path) -> None:
+    """Make the folder of all layers. Raises HostCannotEnforce when it is somebody else's."""
+    base.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+    facts = base.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise HostCannotEnforce(
+            "workspace", f"{base} belongs to somebody else or others can write to it", f"Remove {base}"
+        )
+
+
+def _make_part(folder: Path, real: str, manifest: Manifest) -> None:
+    folder.mkdir(mode=0o700)
+    mode = stat.S_IMODE(os.stat(real).st_mode)
+    for name in ("upper", "work"):
+        inside = folder / name
+        inside.mkdir(mode=0o700)
+        inside.chmod(mode & 0o777 if name == "upper" else 0o700)
+        if os.geteuid() == 0:
+            os.chown(inside, manifest.uid, manifest.gid)
+    if os.geteuid() == 0:
+        os.chown(folder, manifest.uid, manifest.gid)
+    try:
+        os.setxattr(folder / "upper", "user.broker", b"probe")
+        os.removexattr(folder / "upper", "user.broker")
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.EPERM):
+            raise HostCannotEnforce(
+                "workspace", f"the file system of {folder.parent.parent} keeps no extended attributes, which overlayfs needs",
+                USE_DIRECT,
+            ) from None  # fmt: skip
+        raise
+
+
+def list_layers(base: Path) -> list[Layer]:
+    """Return the layers, newest first. What cannot be read is left out."""
+    try:
+        names = sorted(os.listdir(base), reverse=True)
+    except FileNotFoundError:
+        return []
+    found = (read_layer(base / name) for name in names)
+    return [layer for layer in found if layer is not None]
+
+
+def read_layer(folder: Path) -> Layer | None:
+    """Return the layer in a folder, or None when there is none that can be read."""
+    try:
+        table = json.loads((folder / MANIFEST).read_bytes())
+        table["parts"] = tuple((path, device, inode) for path, device, inode in table["parts"])
+        table["withheld"] = tuple((path, reason) for path, reason in table["withheld"])
+        manifest = Manifest(**table)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return Layer(folder, manifest) if manifest.format == FORMAT else None
+
+
+def find_layer(base: Path, word: str) -> Layer:
+    """Return the layer that a word means: a run id, the start or end of only one, or `last`.
+
+    Raises UsageError when it means none or several.
+    """
+    layers = list_layers(base)
+    if word == "last" and layers:
+        return layers[0]
+    found = [one for one in layers if one.run.startswith(word) or one.run.endswith(f"-{word}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{word!r} could mean {len(found)} tasks. Write more of the id")
+    kept = ", ".join(layer.run for layer in layers[:4])
+    raise UsageError(
+        f"no changes are kept of {word!r}. " + (f"There are some of: {kept}" if kept else "None are kept at all")
+    )
+
+
+@contextlib.contextmanager
+def one_landing_at_a_time(base: Path, layer: Layer) -> Iterator[None]:
+    """Let two tasks of one workspace land one after the other. The kernel frees a dead one's lock."""
+    _, device, inode = layer.manifest.parts[0]
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(base / f".landing-{device}-{inode}", flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a small file so that it is either the old one or the new one, whatever happens."""
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def folder_size(folder: str | os.PathLike[str]) -> int:
+    """Return the bytes that a tree takes on disk. What vanishes meanwhile counts nothing."""
+    total = 0
+    folders = [os.fspath(folder)]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+    return total
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a tree whose folders a task may have made unreadable. Follows no link; missing is fine."""
+
+    def unlock(_function: Any, path: str, _error: Any) -> None:
+        with contextlib.suppress(OSError):
+            parent = os.path.dirname(path)
+            if not os.path.islink(parent):
+                os.chmod(parent, 0o700)
+            if not os.path.islink(path) and os.path.isdir(path):
+                os.chmod(path, 0o700)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+    shutil.rmtree(folder, onerror=unlock)
+    shutil.rmtree(folder, ignore_errors=True)

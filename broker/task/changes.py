@@ -1,0 +1,236 @@
+"""A task's changes, judged: what lands, what is withheld and why, what is a conflict.
+
+In: the layer's changes and the task's envelope. Out: each change with its verdict. The judge is the same as the one at
+the gate: a change is an operation, with its old and new content where the path alone cannot tell. What a grant lets the
+programs below it write may land too: the layer does not tell who wrote what.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.classify import classify
+from broker.classify.contents import MAX_CONTENT, looks_into
+from broker.classify.context import Context
+from broker.classify.risk import Assessment, Risk
+from broker.decide.decide import decide
+from broker.decide.envelope import Envelope
+from broker.decide.refusal import nobody_to_ask
+from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer
+from broker.enforce import layer as layers
+from broker.enforce.changes import Change, Kind, Thing
+from broker.request.operation import FileAction, FileChange
+
+SHOWN = 1_000  # changes of each kind that a result lists; the rest are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """A change that does not land, and why."""
+
+    change: Change
+    denial: Deny
+
+
+@dataclass(slots=True)
+class Judged:
+    """A task's changes, sorted by what becomes of them."""
+
+    landing: list[Change] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
+    conflicts: list[tuple[Change, str]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.landing or self.withheld or self.conflicts)
+
+
+class ChangeJudge:
+    """Judges the changes of one layer under one envelope. `grants`: those that were opened in the task."""
+
+    def __init__(
+        self, layer: layers.Layer, envelope: Envelope, context: Context, grants: Iterable[Grant] = (),
+        keep: Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        """`keep` are paths that must stay as they are, whatever the profile says: broker's own files."""
+        self._layer = layer
+        self._envelope = envelope
+        self._context = context
+        self._grants = tuple(grants)
+        self._keep = tuple(keep)
+        self._roots = tuple(path for path, _, _ in layer.manifest.parts)
+
+    def judge(self, changes: Iterable[Change]) -> Judged:
+        """Sort the changes. What lies in a folder that does not land does not land either, and the other way round."""
+        judged = Judged()
+        for change in changes:
+            if change.never:
+                judged.withheld.append(Withheld(change=change, denial=self._never(change)))
+            elif change.conflict:
+                judged.conflicts.append((change, change.conflict))
+            else:
+                denial = self.verdict(change)
+                if denial is None:
+                    judged.landing.append(change)
+                else:
+                    judged.withheld.append(Withheld(change=change, denial=denial))
+        _with_their_folders(judged)
+        return judged
+
+    def verdict(self, change: Change) -> Deny | None:
+        """Return why a change may not land, or None."""
+        if self._keep and self._is_ours(change):
+            return Deny(
+                what=f"{change.kind} {self.path(change)}", effects=frozenset({Risk.PERSISTENCE}), layer=Layer.LANDING,
+                rule="landing.broker", reason="broker itself runs from there.", hint="Nothing: an operator changes broker.",
+            )  # fmt: skip
+        operation = self.operation(change)
+        assessment = classify(operation, self._context)
+        refusal: Deny | Ask | None = None
+        for scope in (None, *self._grants):
+            answer = decide(operation, assessment, self._envelope, self._context, scope=scope)
+            if isinstance(answer, Allow):
+                return None
+            refusal = refusal or answer
+        assert refusal is not None
+        denial = nobody_to_ask(operation, refusal) if isinstance(refusal, Ask) else refusal
+        return _as_landing(change, self.path(change), denial, assessment)
+
+    def path(self, change: Change) -> str:
+        """Return the absolute path of a change."""
+        return f"{self._roots[change.part]}/{change.path}"
+
+    def operation(self, change: Change) -> FileChange:
+        """Return what a change is to the classifier."""
+        path = self.path(change)
+        mode = change.new.mode if change.new is not None else 0
+        match change.kind, change.thing:
+            case Kind.DELETED, _:
+                action = FileAction.DELETE
+            case Kind.MODE, _:
+                action = FileAction.MODE
+            case Kind.TIMES, _:
+                action = FileAction.TIMES
+            case _, Thing.FOLDER:
+                action = FileAction.MKDIR
+            case _, Thing.LINK:
+                return FileChange(action=FileAction.SYMLINK, path=path, other=change.target, mode=mode, landing=True)
+            case _:
+                old, new = self._contents(change, path)
+                return FileChange(action=FileAction.WRITE, path=path, old=old, new=new, mode=mode, landing=True)
+        return FileChange(action=action, path=path, mode=mode, landing=True)
+
+    def _contents(self, change: Change, path: str) -> tuple[bytes | None, bytes | None]:
+        if not looks_into(path, self._context):
+            return None, None
+        new = _read(os.path.join(self._layer.upper(change.part), change.path))
+        return (None if change.old is None else _read(path)), new
+
+    def _is_ours(self, change: Change) -> bool:
+        path = self.path(change)
+        return any(path == kept or path.startswith(kept + "/") or kept.startswith(path + "/") for kept in self._keep)
+
+    def _never(self, change: Change) -> Deny:
+        return Deny(
+            what=f"{change.kind} {self.path(change)}", effects=frozenset({Risk.BLOCKED}), layer=Layer.LANDING,
+            rule="landing.never", reason=f"{change.never[:1].upper()}{change.never[1:]}: that never lands.",
+            hint="Write plain files, folders, and links that stay in the workspace.",
+        )  # fmt: skip
+
+
+def _as_landing(change: Change, path: str, denial: Deny, assessment: Assessment) -> Deny:
+    """Say a refusal in the words of landing: what was changed, and who keeps it back."""
+    del assessment
+    return Deny(
+        what=f"{change.kind} {path}", effects=denial.effects, layer=Layer.LANDING, rule=denial.rule, reason=denial.reason,
+        hint="It is kept: the operator can look at it (broker diff) and land it (broker land).", approvable=denial.approvable,
+    )  # fmt: skip
+
+
+def _with_their_folders(judged: Judged) -> None:
+    """Keep back what could not land for its folder's sake.
+
+    A new folder that may not land keeps what is in it; a folder out of which something may not be deleted stays. And
+    a new folder that would be empty because nothing in it may land is not made.
+    """
+    stuck = [(one.change, one.denial) for one in judged.withheld]
+    folders = {(c.part, c.path): d for c, d in stuck if c.thing is Thing.FOLDER and c.kind is Kind.CREATED}
+    undeleted: dict[tuple[int, str], Deny | None] = {}
+    for change, denial in (*stuck, *((change, None) for change, _ in judged.conflicts)):
+        if change.kind is Kind.DELETED:
+            for above in _above(change.path):
+                undeleted.setdefault((change.part, above), denial)
+    landing, judged.landing = judged.landing, []
+    for change in landing:
+        denial = next((folders[change.part, above] for above in _above(change.path) if (change.part, above) in folders), None)
+        if denial is None and change.kind is Kind.DELETED and (change.part, change.path) in undeleted:
+            denial = undeleted[change.part, change.path]
+            if denial is None:
+                judged.conflicts.append((change, "something in it changed since the task began"))
+                continue
+        if denial is None:
+            judged.landing.append(change)
+        else:
+            judged.withheld.append(Withheld(change=change, denial=denial))
+    if judged.withheld or judged.conflicts:
+        _without_hollow_folders(judged)
+
+
+def _without_hollow_folders(judged: Judged) -> None:
+    """Leave out new folders in which nothing lands but something was to."""
+    filled = {(change.part, above) for change in judged.landing for above in _above(change.path) if not _is_new_folder(change)}
+    emptied = {
+        (change.part, above)
+        for change in (*(one.change for one in judged.withheld), *(change for change, _ in judged.conflicts))
+        for above in _above(change.path)
+    }
+    judged.landing = [
+        change for change in judged.landing
+        if not _is_new_folder(change) or (change.part, change.path) in filled or (change.part, change.path) not in emptied
+    ]  # fmt: skip
+
+
+def _is_new_folder(change: Change) -> bool:
+    return change.kind is Kind.CREATED and change.thing is Thing.FOLDER
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders that hold a path, nearest first."""
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _read(path: str) -> bytes | None:
+    """Return a regular file's content for the classifier, or None when it is none, or too large to look into."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            content = file.read(MAX_CONTENT + 1)
+    except OSError:
+        return None
+    return content if len(content) <= MAX_CONTENT else None
+
+
+def as_result(judged: Judged, landed: Iterable[Change], workspace: str, roots: tuple[str, ...], kept: str) -> dict[str, Any]:
+    """Return `changes` of a result: what landed, what was withheld, what is in conflict; `kept` names the task."""
+
+    def shown(change: Change) -> dict[str, Any]:
+        path = f"{roots[change.part]}/{change.path}"
+        return {"path": os.path.relpath(path, workspace) if change.part == 0 else path, "change": str(change.kind)}
+
+    done = list(landed)
+    return {
+        "landed": [shown(change) for change in done[:SHOWN]],
+        "withheld": [
+            {**shown(one.change), "class": one.denial.risk.label, "rule": one.denial.rule, "reason": one.denial.reason,
+             "approvable": one.denial.approvable}
+            for one in judged.withheld[:SHOWN]
+        ],
+        "conflicts": [{**shown(change), "reason": why} for change, why in judged.conflicts[:SHOWN]],
+        "counts": {"landed": len(done), "withheld": len(judged.withheld), "conflicts": len(judged.conflicts)},
+        "kept": kept,
+    }  # fmt: skip
