@@ -3,15 +3,50 @@
 from __future__ import annotations
 
 from broker.classify.call import ASSIGNMENT, Call, like, reader, set_variable
-from broker.classify.commands import by_grammar
-from broker.classify.grammar import parse
+from broker.classify.commands import by_grammar, judge_sub
+from broker.classify.entries import entry_of, sub_entry
+from broker.classify.grammar import Parsed, parse
 from broker.classify.risk import Risk
-from broker.classify.roles import judge_options
+from broker.classify.roles import WHY, apply_role, default_why, judge_options, judge_options_of
+from broker.classify.word import Word
+
+
+@reader("asks")
+def _asks(call: Call) -> None:
+    """A program that is harmless when it is asked only for its version, in words of its own."""
+    words = call.words[1:]
+    if not words or any(word.text not in call.entry.raw["harmless"].split() for word in words):
+        by_grammar(call)
+
+
+@reader("goals")
+def _goals(call: Call) -> None:
+    """Build tools whose operands are goals, each with effects of its own: mvn, gradle, ant, sbt …"""
+    entry = call.entry
+    words = call.words[1:]
+    goals = 0
+    asked = bool(words)
+    while words:
+        parsed = parse(call, words)
+        judge_options(call, parsed)
+        asked &= all("asks" in option.marks for option, _ in parsed.options)
+        if not parsed.rest:
+            break
+        goals += 1
+        goal, words = parsed.rest[0].text, parsed.rest[1:]
+        # A goal may name its project or plugin: `:app:publish`, `release:perform`.
+        for risk in entry.commands.get(goal) or entry.commands.get(goal.rpartition(":")[2], ()):
+            call.add(risk, f"program.{entry.name}.{goal}", WHY[risk].format(f"{entry.name} {goal}"))
+    if goals or not asked:
+        for risk in entry.effects:
+            call.add(risk, f"program.{entry.name}", entry.why or default_why(entry, risk))
 
 
 @reader("make")
 def _make(call: Call) -> None:
     parsed = parse(call, call.words[1:])
+    if _only_asked(parsed):
+        return
     judge_options(call, parsed)
     if not call.marks & {"dry"} or "eval" in call.marks:
         call.add(Risk.CODE_EXECUTION, "program.make", "make runs the commands in its makefile.")
@@ -24,27 +59,115 @@ def _make(call: Call) -> None:
             set_variable(call, match.group(1), match.group(2))
 
 
+def _only_asked(parsed: Parsed) -> bool:
+    """Whether all that is on the command line asks the program about itself."""
+    return (
+        bool(parsed.options)
+        and not parsed.operands
+        and not parsed.rest
+        and all("asks" in option.marks for option, _ in parsed.options)
+    )
+
+
+@reader("cmake")
+def _cmake(call: Call) -> None:
+    """With -E, cmake is a box of tools; everything else runs the project's CMake files."""
+    words = call.words[1:]
+    tools = sub_entry(call.entry, "-E")
+    if words and words[0].text == "-E" and tools is not None:
+        judge_sub(call, tools, words[1:])
+        return
+    parsed = parse(call, words)
+    if _only_asked(parsed):
+        return
+    call.add(Risk.CODE_EXECUTION, "program.cmake", call.entry.why)
+    judge_options(call, parsed)
+
+
+_PASSED_ON = {"l": "ld", "a": "as", "p": "gcc"}
+
+
 @reader("compiler")
 def _compiler(call: Call) -> None:
+    """Compilers and linkers: what they write, which code they load, and what they hand to the next tool."""
     parsed = parse(call, call.words[1:])
-    asks = {"-v", "-V", "-dumpversion", "-dumpmachine", "-print-search-dirs", "-print-file-name"}
-    if call.words[1:] and not parsed.operands and all(option.name in asks for option, _ in parsed.options):
+    if _only_asked(parsed):
         return
     judge_options(call, parsed)
+    for_linker: list[Word] = []
+    for option, value in parsed.options:
+        if value is None:
+            continue
+        # -Wl,-plugin,X hands `-plugin X` to the linker, as -Xlinker does word by word.
+        if option.name == "-W" and value.text[1:2] == "," and value.text[0] in _PASSED_ON:
+            _options_of(call, _PASSED_ON[value.text[0]], [like(value, t) for t in value.text[2:].split(",")])
+        elif option.name == "-Xlinker":
+            for_linker.append(value)
+        elif option.name == "-f" and value.text.startswith(("dump-", "opt-info")) and "=" in value.text:
+            call.write(like(value, value.text.partition("=")[2]))
+    _options_of(call, "ld", for_linker)
     for word in parsed.operands:
-        if word.text.startswith("@"):
-            call.read(like(word, word.text[1:]))
-    if not any(option.role == "write" for option, _ in parsed.options):
+        _response_file(call, word)
+    writes = any(option.role == "write" for option, _ in parsed.options)
+    if not writes and "check" not in call.marks:
         call.add(Risk.LOCAL_WRITE, f"program.{call.entry.name}", f"{call.name} writes its output.")
+
+
+def _options_of(call: Call, program: str, words: list[Word]) -> None:
+    """The options that a tool hands to another one."""
+    entry = entry_of(program)
+    if words and entry is not None:
+        parsed = parse(call, words, entry)
+        judge_options_of(call, entry, parsed)
+        for word in parsed.operands:
+            _response_file(call, word)
+
+
+def _response_file(call: Call, word: Word) -> None:
+    """`@file`: more options, which no one can see here, and which can name programs and plugins."""
+    if word.text.startswith("@"):
+        apply_role(call, "config", like(word, word.text[1:]), call.name)
+
+
+@reader("ar")
+def _ar(call: Call) -> None:
+    """The first word of ar is a bundle of letters, with or without a dash: an operation, and how to do it."""
+    words = call.words[1:]
+    at = next((at for at, word in enumerate(words) if not word.text.startswith("--")), len(words))
+    if at == len(words):
+        judge_options(call, parse(call, words))
+        return
+    letters = words[at].text
+    parsed = parse(call, words[:at] + words[at + 1 :])
+    judge_options(call, parsed)
+    if letters.lstrip("-").strip("Vh") == "":
+        return
+    operands = parsed.operands
+    if set(letters) & set("abiN"):
+        operands = operands[1:]  # where in the archive, or the how manieth
+    archive, members = operands[:1], operands[1:]
+    for word in archive:
+        if set(letters) & set("tpx"):
+            call.read(word)
+        else:
+            call.write(word)
+    if "x" in letters:
+        call.add(Risk.LOCAL_WRITE, "program.ar", "ar unpacks the archive's members into the folder.")
+        return
+    if set(letters) & set("rq"):
+        for word in members:
+            call.read(word)
 
 
 @reader("formatter")
 def _formatter(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
-    if "check" in call.marks:
+    if "check" in call.marks or _only_asked(parsed):
         return
     call.add(Risk.LOCAL_WRITE, f"program.{call.entry.name}", f"{call.name} rewrites files.")
+    for word in parsed.operands:
+        call.write(word)
 
 
 @reader("prettier")

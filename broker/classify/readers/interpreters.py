@@ -6,10 +6,11 @@ import re
 
 from broker.classify.call import Call, like, reader
 from broker.classify.code import secrets_in_code
-from broker.classify.entries import entry_of
+from broker.classify.commands import judge_sub
+from broker.classify.entries import entry_of, sub_entry
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
-from broker.classify.roles import judge_options
+from broker.classify.roles import WHY, judge_options
 from broker.classify.scope import shown
 from broker.classify.word import Word
 
@@ -112,23 +113,37 @@ def _interpreter(call: Call) -> None:
     parsed = parse(call, words)
     judge_options(call, parsed)
     ended = any("ends" in option.marks for option, _ in parsed.options)
-    rest = parsed.rest
-    if not ended:
-        if rest:
-            script = rest[0]
-            if script.text == "-":
-                _interpreter_stdin(call)
-            else:
-                call.read(script)
-                call.add(
-                    Risk.CODE_EXECUTION,
-                    "interpreter.script",
-                    f"{call.name} runs the code in {shown(script.text)}.",
-                )
-        else:
+    rest = parsed.rest or parsed.operands
+    if "check" in call.marks:
+        for word in rest:
+            call.read(word)
+        return
+    if ended:
+        _arguments_of_code(call, rest)
+    elif rest:
+        script = rest[0]
+        if script.text == "-":
             _interpreter_stdin(call)
+        else:
+            call.read(script)
+            call.add(
+                Risk.CODE_EXECUTION,
+                "interpreter.script",
+                f"{call.name} runs the code in {shown(script.text)}.",
+            )
+    else:
+        _interpreter_stdin(call)
     if not call.finding.effects:
         call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code.")
+
+
+def _arguments_of_code(call: Call, words: list[Word]) -> None:
+    """The files behind `-e CODE`: with -i (perl, ruby) they are rewritten, else they are likely read."""
+    for word in words:
+        if "inplace" in call.marks:
+            call.write(word)
+        elif word.text.startswith(("/", "~", ".")):
+            call.read(word)
 
 
 def _interpreter_stdin(call: Call) -> None:
@@ -161,6 +176,7 @@ def _python(call: Call) -> None:
                 if letter == "c":
                     call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code given as text.")
                     secrets_in_code(call, value.text)
+                    _arguments_of_code(call, following)
                 else:
                     _python_module(call, value, following)
                 return
@@ -178,52 +194,23 @@ def _python(call: Call) -> None:
     )
 
 
-_SAFE_MODULES = frozenset(
-    ["json.tool", "this", "platform", "sysconfig", "tokenize", "ast", "calendar", "tabnanny"]
-)
-_PROGRAM_MODULES = frozenset(
-    [
-        "pip",
-        "pytest",
-        "mypy",
-        "black",
-        "ruff",
-        "flake8",
-        "pylint",
-        "isort",
-        "coverage",
-        "tox",
-        "nox",
-        "build",
-        "twine",
-        "virtualenv",
-        "venv",
-        "pipx",
-        "poetry",
-        "uv",
-        "ensurepip",
-        "pyright",
-        "bandit",
-        "autopep8",
-        "yapf",
-        "pre_commit",
-    ]
-)
-
-
 def _python_module(call: Call, module: Word, rest: list[Word]) -> None:
+    """`-m NAME`: what the module is, by the sub-commands and the list of programs in python's entry."""
     name = module.text
-    if name in _SAFE_MODULES:
+    own = sub_entry(call.entry, name)
+    if own is not None:
+        judge_sub(call, own, rest)
+        return
+    risks = call.entry.commands.get(name)
+    if risks is not None:
+        for risk in risks:
+            call.add(risk, "interpreter.module", WHY[risk].format(f"{call.name} -m {name}"))
         for word in rest:
             if not word.text.startswith("-"):
                 call.read(word)
         return
-    if name in _PROGRAM_MODULES and entry_of(name.replace("_", "-")) is not None:
-        call.command([like(module, name.replace("_", "-")), *rest])
-        return
-    if name in ("http.server", "SimpleHTTPServer"):
-        call.add(Risk.NETWORK_EGRESS, "network.listen", "It serves files to the network.")
-    if name in ("py_compile", "compileall"):
-        call.add(Risk.LOCAL_WRITE, "interpreter.compile", "Python writes compiled files.")
+    program = name.replace("_", "-")
+    if name in call.entry.raw["programs"].split() and entry_of(program) is not None:
+        call.command([like(module, program), *rest])
         return
     call.add(Risk.CODE_EXECUTION, "interpreter.module", f"{call.name} runs the module {shown(name)}.")
