@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from broker.classify.call import Call, reader
-from broker.classify.commands import by_grammar
+from broker.classify.commands import by_grammar, judge_parsed
+from broker.classify.entries import parse_entry
+from broker.classify.grammar import parse
 from broker.classify.risk import Risk
-from broker.classify.scope import UNKNOWN, shown
+from broker.classify.roles import judge_operands
+from broker.classify.scope import UNKNOWN, Finding, shown
 from broker.classify.secret_names import is_secret_name
 
 
@@ -71,13 +75,52 @@ def _looks_or_changes(call: Call) -> None:
 _CHANGING = "add del delete set change replace flush restart stop start enable disable -w --write down up append -D -A -I -F -j"
 
 
-@reader("disk")
-def _disk(call: Call) -> None:
-    looks = call.entry.raw["looks"].split()
-    texts = [word.text for word in call.words[1:]]
-    if texts and (texts[0] in looks or texts[-1] in looks[:2]):
-        return
+@reader("look")
+def _look(call: Call) -> None:
+    """Tools that show something when they are called in the ways that the table lists, and change it otherwise.
+
+    `looks` are the options of a look, `!look` those that ask for one, `shows` the words that do (at the place
+    `at`); `few` is the number of operands up to which it shows (`mount`, `e2label DEVICE`), `looked` their roles.
+    """
+    entry = call.entry
+    look = entry.subs.get("*look")
+    if look is None:
+        raw = {"options": entry.raw.get("looks", ""), "operands": entry.raw.get("looked", "text...")}
+        look = entry.subs["*look"] = parse_entry(entry.name, raw)
+    trial = replace(call, finding=Finding(), marks=set())
+    parsed = parse(trial, call.words[1:], look)
+    operands, at = parsed.operands, entry.raw.get("at", 0)
+    asked = (
+        "look" in trial.marks
+        or (len(operands) > at and operands[at].text in entry.raw.get("shows", "").split())
+        or (len(operands) <= entry.raw.get("few", -1) and all(word.known for word in operands))
+    )
+    if asked and not trial.finding.effects:
+        judge_operands(call, look, parsed)
+    else:
+        by_grammar(call)
+
+
+@reader("verbs")
+def _verbs(call: Call) -> None:
+    """Tools with sub-commands that take their options anywhere: `apt-get install -o x=y z`, `systemctl stop --now x`."""
+    entry = call.entry
+    flat = entry.subs.get("*flat")
+    if flat is None:
+        flat = entry.subs["*flat"] = replace(
+            entry, commands={}, sub={}, style="gnu", prefix=(), repeated="text"
+        )
+    parsed = parse(call, call.words[1:], flat)
+    parsed.rest = parsed.operands
+    judge_parsed(call, entry, parsed)
+
+
+@reader("sysctl")
+def _sysctl(call: Call) -> None:
     by_grammar(call)
+    for word in call.words[1:]:
+        if "=" in word.text and not word.text.startswith("-"):
+            call.add(Risk.SYSTEM_WRITE, "program.sysctl", "It sets a parameter of the kernel.")
 
 
 @reader("tmux")
