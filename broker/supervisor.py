@@ -31,7 +31,13 @@ from broker.enforce.attach import (
 from broker.enforce.choose import choose_engine
 from broker.enforce.engine import Engine
 from broker.enforce.layer import Layer, Manifest, file_clock, layers_base, make_layer
-from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base, sweep_task_folders
+from broker.enforce.runtime import (
+    OwnerMark,
+    make_task_folder,
+    remove_task_folder,
+    runtime_base,
+    sweep_task_folders,
+)
 from broker.enforce.sandbox import Command, Process, Sandbox
 from broker.enforce.workspace import Workspace, broker_itself, keep_out, survey
 from broker.errors import BrokerError, JournalError, UsageError
@@ -337,6 +343,7 @@ def _stage(
             path=event.ROOT, envelope=envelope, context=confined.context, journal=journal, run_dir=str(folder),
             tell=watcher.denied,
         )  # fmt: skip
+        task.lands = workspace.parts()
         journal.append(
             event.TASK_CREATED, task=task.path, profile=request.profile.name, trust=request.trust.label,
             effects=envelope.effects, context=confined.context, protected=workspace.protected,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from broker.decide.verdict import Deny
     from broker.record.denials import DenialRow
     from broker.supervisor import Header
+    from broker.task.changes import Judged
     from broker.task.result import Result
 
 MARGIN = "        "
@@ -86,6 +87,18 @@ class Reporter:
         }  # fmt: skip
         self._write(denial_lines(row, self._colours))
 
+    def may_land(self, judged: Judged) -> bool:
+        """Ask, on the terminal, whether what the profile permits is to land. No terminal, no landing."""
+        from broker.cli.terminal import ask
+
+        kinds = Counter(str(change.kind) for change in judged.landing)
+        words = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        some = [escape(change.path) for change in judged.landing[:10]]
+        more = [f"… and {len(judged.landing) - 10} more"] if len(judged.landing) > 10 else []
+        listed = "".join(f"{MARGIN}{line}\n" for line in (*some, *more))
+        held = f", {len(judged.withheld)} withheld" if judged.withheld else ""
+        return ask(f"{self._colours.paint('broker', 'bold')}  changes: {words}{held}\n{listed}{MARGIN}Land them? [y/N] ")
+
     def finished(self, result: Result) -> None:
         """Print the summary; of a failure of ours, one line in any case."""
         if self._quiet:
@@ -109,7 +122,7 @@ class Reporter:
         else:
             words.append("nothing refused")
         self._write(
-            f"{paint('broker', 'bold')}  {' · '.join(words)}\n{self._where_to_find_it(result)}"
+            f"{paint('broker', 'bold')}  {' · '.join(words)}\n{self._where_to_find_it(result)}{self._changes(result)}"
             f"{MARGIN}journal  {result.journal}  (read it: broker events {result.run})\n"
         )
 
@@ -123,6 +136,25 @@ class Reporter:
                 f"sandbox.image in the profile), or use --engine bubblewrap, which shows this host's.\n"
             )
         return f"{MARGIN}→ The task sees what is installed on this host for everybody, and the workspace; no other home.\n"
+
+    def _changes(self, result: Result) -> str:
+        """Say what became of the changes, and what to do about those that did not land."""
+        counts = result.changes.get("counts")
+        if not counts:
+            return ""
+        paint = self._colours.paint
+        words = [f"{counts['landed']} landed"] if counts["landed"] or not result.changes["kept"] else []
+        if counts["withheld"]:
+            words.append(paint(f"{counts['withheld']} withheld", "red"))
+        if counts["conflicts"]:
+            words.append(paint(f"{counts['conflicts']} in conflict", "red"))
+        lines = [f"{MARGIN}changes  {' · '.join(words) or 'kept'}"]
+        if "error" in result.changes:
+            lines.append(f"{MARGIN}         {paint(escape(result.changes['error']), 'red')}")
+        lines += [f"{MARGIN}         conflict: {escape(row['path'])}: {row['reason']}" for row in result.changes["conflicts"][:4]]
+        if run := result.changes["kept"]:
+            lines.append(f"{MARGIN}         kept: broker diff {run} · broker land {run} · broker discard {run}")
+        return "\n".join(lines) + "\n"
 
     @staticmethod
     def _write(text: str) -> None:

@@ -36,6 +36,9 @@ def add_sandbox_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted",
                         help="untrusted clamps the task to local_write at most")  # fmt: skip
     parser.add_argument("--timeout", metavar="TIME", help="end the task after this time: 90, 30s, 10m, 2h")
+    parser.add_argument("--land", choices=("auto", "ask", "never"), default="auto",
+                        help="what of the changes lands at the end, in a copy-on-write workspace: what the profile permits "
+                             "(auto, the default), the same once you have agreed (ask), or nothing yet (never: see broker land)")  # fmt: skip
     parser.add_argument("--profile-dir", action="append", default=[], metavar="DIR",
                         help="search profiles here first; may be repeated")  # fmt: skip
     parser.add_argument("--json", action="store_true",
@@ -81,9 +84,9 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     request = RunRequest(
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
-        stdout=2 if args.json else 1, seconds=_seconds(args.timeout),
+        stdout=2 if args.json else 1, seconds=_seconds(args.timeout), land=args.land,
     )  # fmt: skip
-    result = supervise(request, Watcher(started=reporter.started, denied=reporter.denied))
+    result = supervise(request, Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land))
     reporter.finished(result)
     write_result(args, result.as_dict())
     return result.exit_code

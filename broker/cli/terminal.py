@@ -59,6 +59,19 @@ def command_line(argv: list[str] | tuple[str, ...], width: int = 100) -> str:
     return shorten(escape(" ".join(shlex.quote(word) for word in argv)), width)
 
 
+def ask(question: str) -> bool:
+    """Ask a yes-or-no question on the controlling terminal. Without one, or at its end, the answer is no."""
+    try:
+        with open("/dev/tty", "r+b", buffering=0) as terminal:
+            import termios
+
+            termios.tcflush(terminal, termios.TCIFLUSH)  # what was typed before the question is no answer to it
+            terminal.write(question.encode("utf-8", "backslashreplace"))
+            return terminal.readline(64).strip().lower() in (b"y", b"yes")
+    except OSError:
+        return False
+
+
 def wants_colour(stream: IO[str]) -> bool:
     """Tell whether to colour what goes to this stream: no-color.org, bixense.com/clicolors, a terminal."""
     if os.environ.get("NO_COLOR"):

@@ -82,6 +82,10 @@ class Layer:
         """Return the folder with the changes of a part."""
         return str(self.folder / str(number) / "upper")
 
+    def path(self, change: Any) -> str:
+        """Return the absolute path of a change (broker.enforce.changes.Change)."""
+        return f"{self.manifest.parts[change.part][0]}/{change.path}"
+
     def update(self, **changed: Any) -> None:
         """Change the manifest, on disk too, in one step."""
         self.manifest = replace(self.manifest, **changed)

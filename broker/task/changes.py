@@ -68,7 +68,7 @@ class ChangeJudge:
         judged = Judged()
         for change in changes:
             if change.never:
-                judged.withheld.append(Withheld(change=change, denial=self._never(change)))
+                judged.withheld.append(Withheld(change=change, denial=never(change, self.path(change))))
             elif change.conflict:
                 judged.conflicts.append((change, change.conflict))
             else:
@@ -133,12 +133,14 @@ class ChangeJudge:
         path = self.path(change)
         return any(path == kept or path.startswith(kept + "/") or kept.startswith(path + "/") for kept in self._keep)
 
-    def _never(self, change: Change) -> Deny:
-        return Deny(
-            what=f"{change.kind} {self.path(change)}", effects=frozenset({Risk.BLOCKED}), layer=Layer.LANDING,
-            rule="landing.never", reason=f"{change.never[:1].upper()}{change.never[1:]}: that never lands.",
-            hint="Write plain files, folders, and links that stay in the workspace.",
-        )  # fmt: skip
+
+def never(change: Change, path: str) -> Deny:
+    """Return the refusal of what nobody can land."""
+    return Deny(
+        what=f"{change.kind} {path}", effects=frozenset({Risk.BLOCKED}), layer=Layer.LANDING, rule="landing.never",
+        reason=f"{change.never[:1].upper()}{change.never[1:]}: that never lands.",
+        hint="Write plain files, folders, and links that stay in the workspace.",
+    )  # fmt: skip
 
 
 def _as_landing(change: Change, path: str, denial: Deny, assessment: Assessment) -> Deny:
@@ -161,11 +163,11 @@ def _with_their_folders(judged: Judged) -> None:
     undeleted: dict[tuple[int, str], Deny | None] = {}
     for change, denial in (*stuck, *((change, None) for change, _ in judged.conflicts)):
         if change.kind is Kind.DELETED:
-            for above in _above(change.path):
+            for above in folders_above(change.path):
                 undeleted.setdefault((change.part, above), denial)
     landing, judged.landing = judged.landing, []
     for change in landing:
-        denial = next((folders[change.part, above] for above in _above(change.path) if (change.part, above) in folders), None)
+        denial = next((folders[change.part, above] for above in folders_above(change.path) if (change.part, above) in folders), None)
         if denial is None and change.kind is Kind.DELETED and (change.part, change.path) in undeleted:
             denial = undeleted[change.part, change.path]
             if denial is None:
@@ -181,11 +183,11 @@ def _with_their_folders(judged: Judged) -> None:
 
 def _without_hollow_folders(judged: Judged) -> None:
     """Leave out new folders in which nothing lands but something was to."""
-    filled = {(change.part, above) for change in judged.landing for above in _above(change.path) if not _is_new_folder(change)}
+    filled = {(change.part, above) for change in judged.landing for above in folders_above(change.path) if not _is_new_folder(change)}
     emptied = {
         (change.part, above)
         for change in (*(one.change for one in judged.withheld), *(change for change, _ in judged.conflicts))
-        for above in _above(change.path)
+        for above in folders_above(change.path)
     }
     judged.landing = [
         change for change in judged.landing
@@ -197,8 +199,8 @@ def _is_new_folder(change: Change) -> bool:
     return change.kind is Kind.CREATED and change.thing is Thing.FOLDER
 
 
-def _above(path: str) -> Iterator[str]:
-    """The folders that hold a path, nearest first."""
+def folders_above(path: str) -> Iterator[str]:
+    """Yield the folders that hold a path, nearest first."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path

@@ -6,18 +6,19 @@ anything is touched; each withheld change is a denial like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from broker.enforce import landing
-from broker.enforce.changes import Change, changes_of
+from broker.enforce.changes import Change, Kind, changes_of
 from broker.enforce.layer import Layer, list_layers, one_landing_at_a_time
-from broker.errors import BrokerError
+from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
-from broker.task.changes import ChangeJudge, Judged, as_result
+from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, folders_above, never
 from broker.task.task import Task
 
 PATHS_PER_EVENT = 1_000
@@ -85,6 +86,83 @@ def carry(layer: Layer, judged: Judged, journal: Journal, task: str, **fields: o
     conflicts = [[f"{roots[change.part]}/{change.path}", why] for change, why in landed.conflicts]
     journal.append(event.LANDING_FINISHED, task=task, landed=len(landed.done), conflicts=conflicts)
     return landed.done
+
+
+def select(layer: Layer, changes: Iterable[Change], paths: Sequence[str]) -> list[Change]:
+    """Return the changes at these paths and below, with the new folders that they lie in; of no path: all.
+
+    A path is absolute, or relative to the workspace. Raises UsageError for one that nothing fits.
+    """
+    found = list(changes)
+    if not paths:
+        return found
+    wanted = {path: os.path.normpath(os.path.join(layer.manifest.workspace, path)) for path in paths}
+    chosen = [
+        change for change in found
+        if any(layer.path(change) == path or layer.path(change).startswith(path + "/") for path in wanted.values())
+    ]  # fmt: skip
+    for given, path in wanted.items():
+        if not any(layer.path(change) == path or layer.path(change).startswith(path + "/") for change in chosen):
+            raise UsageError(f"the task {layer.run} changed nothing at {given} that is kept")
+    above = {(change.part, folder) for change in chosen for folder in folders_above(change.path)}
+    picked = set(chosen)
+    chosen += [
+        change for change in found
+        if change not in picked and change.kind is Kind.CREATED and (change.part, change.path) in above
+    ]  # fmt: skip
+    return chosen
+
+
+def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything: bool) -> dict[str, Any]:
+    """Land what an operator asks for, recorded in a run of its own. Returns `changes` as a result has them.
+
+    Without paths, and not everything: what the profile permits. Raises UsageError where that is not known.
+    """
+    workspace, roots = layer.manifest.workspace, tuple(path for path, _, _ in layer.manifest.parts)
+    if layer.manifest.state == "running" and not paths and not everything:
+        raise UsageError(f"nobody judged the changes of {layer.run}: its broker died. Name the paths, or say --all")
+    with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
+        if landing.interrupted(layer):
+            landing.recover(layer)
+        withheld = {} if everything or paths else dict(layer.manifest.withheld)
+        before = list(changes_of(layer))
+        judged = Judged()
+        for change in select(layer, before, paths):
+            if change.never:
+                judged.withheld.append(Withheld(change=change, denial=never(change, layer.path(change))))
+            elif change.conflict:
+                judged.conflicts.append((change, change.conflict))
+            elif layer.path(change) not in withheld:
+                judged.landing.append(change)
+        with Journal.create(state) as journal:
+            journal.append(
+                event.RUN_STARTED, command=["broker", "land", layer.run, *paths, *(["--all"] if everything else [])],
+                of=layer.run, workspace=workspace, broker_pid=os.getpid(), user=os.getuid(),
+            )  # fmt: skip
+            done = carry(layer, judged, journal, event.ROOT, decided_by="operator") if judged.landing else []
+            journal.append(event.RUN_FINISHED, status="finished", exit_code=0, landed=len(done))
+        left = len(before) - len(done)
+        result = as_result(judged, done, workspace, roots, layer.run if left else "")
+        if left and layer.manifest.state == "running":
+            layer.update(state="kept", ended=_now())
+    if not left:
+        layer.remove()
+    return result
+
+
+def discard(layer: Layer, state: Path) -> None:
+    """Throw a layer away, recorded in a run of its own."""
+    with layer.locked():
+        if landing.interrupted(layer):
+            landing.recover(layer)
+        with Journal.create(state) as journal:
+            journal.append(
+                event.RUN_STARTED, command=["broker", "discard", layer.run], of=layer.run,
+                workspace=layer.manifest.workspace, broker_pid=os.getpid(), user=os.getuid(),
+            )  # fmt: skip
+            journal.append(event.LAYER_DISCARDED, layer=str(layer.folder), decided_by="operator")
+            journal.append(event.RUN_FINISHED, status="finished", exit_code=0)
+    layer.remove()
 
 
 def recover_landings(base: Path) -> Iterator[str]:

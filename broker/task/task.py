@@ -29,7 +29,7 @@ from broker.errors import JournalError
 from broker.record import event
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal
-from broker.request.operation import Exec, FileChange, Operation
+from broker.request.operation import Exec, FileAction, FileChange, Operation
 
 NOTE_EVENTS = {
     wire.NoteKind.EXEC_RACE: event.EXEC_RACE,
@@ -60,6 +60,12 @@ NOTE_DENIALS = {
     wire.NoteKind.PATH_UNREADABLE: ("path.unreadable", Risk.UNKNOWN, "its path could not be read", "use a plain path"),
 }  # fmt: skip
 
+
+# What landing can judge as well: it finds a content, or a folder.
+_LANDING_JUDGES = frozenset({
+    FileAction.WRITE, FileAction.TRUNCATE, FileAction.RENAME, FileAction.LINK, FileAction.MODE, FileAction.TIMES,
+    FileAction.DELETE, FileAction.MKDIR,
+})  # fmt: skip
 
 # The scope of what stands in front of the agent. Scope 0 is everybody else's: no grant, no choice of the operator.
 OPERATOR_SCOPE = 1
@@ -140,6 +146,7 @@ class Task:
         self._journal = journal
         self._denials_file = os.path.join(run_dir, "denials.jsonl")
         self._tell = tell
+        self.lands: tuple[str, ...] = ()  # folders whose changes go to a layer, and are judged again when they land
         self.files_at = ""  # where the sandbox's own files are found, when they are not the host's
         self._refused: set[int] = set()
         self._last_refused: tuple[int, tuple[str, ...], str] | None = None
@@ -155,7 +162,8 @@ class Task:
     ) -> tuple[Assessment, Verdict]:
         """Classify, decide and record one operation. The order is the point: the record comes first.
 
-        `at_gate`: what a shell starts will be asked about again, one by one (broker/decide/deferral.py).
+        `at_gate`: what a shell starts will be asked about again, one by one (broker/decide/deferral.py), and what
+        is written to a file whose content decides is looked at when it lands.
         """
         context = self._context_of(operation)
         assessment = classify(operation, context)
@@ -165,6 +173,7 @@ class Task:
         )
         if at_gate and isinstance(verdict, Deny):
             verdict = starts_by_deferral(operation, assessment, self.envelope, context, scope=grant) or verdict
+            verdict = self._left_to_landing(operation, grant) or verdict
         if self._must_record(operation, scope, verdict):
             kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
             self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
@@ -229,7 +238,7 @@ class Task:
     def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
         """Answer a change to a path."""
         operation = FileChange(action=asked.op.action, path=asked.path, other=asked.other)
-        _, verdict = self.judge(operation, scope=self._known(asked.scope))
+        _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
         if isinstance(verdict, Allow):
             return wire.Answer(request=asked.request, allow=True)
         assert isinstance(verdict, Deny)
@@ -266,6 +275,32 @@ class Task:
     def _after(scope: int) -> int:
         """The scope of a process whose start opened no grant: its own; behind the operator's choice, everybody's."""
         return 0 if scope == OPERATOR_SCOPE else wire.SCOPE_UNCHANGED
+
+    def _left_to_landing(self, operation: Operation, scope: Grant | None) -> Allow | None:
+        """Allow a change to a copy-on-write file that landing can judge better than its path can.
+
+        That is: where the content decides, a folder (what comes into it is judged), and a deletion of what the task
+        made itself. Nothing real is touched before landing, which looks at every file again.
+        """
+        if not isinstance(operation, FileChange) or not self._lies_in_a_layer(operation.path):
+            return None
+        if operation.action not in _LANDING_JUDGES:
+            return None
+        from broker.classify.contents import looks_into
+
+        for path in filter(None, (operation.path, operation.other)):
+            if operation.action in (FileAction.MKDIR, FileAction.DELETE) or looks_into(path, self.context):
+                if operation.action is FileAction.DELETE and os.path.lexists(path):
+                    return None
+                continue
+            plain = FileChange(action=FileAction.WRITE, path=path)
+            answer = decide(plain, classify(plain, self.context), self.envelope, self.context, scope=scope)
+            if not isinstance(answer, Allow):
+                return None
+        return Allow(layer=Layer.LANDING, rule="landing.decides", effects=frozenset({Risk.LOCAL_WRITE}))
+
+    def _lies_in_a_layer(self, path: str) -> bool:
+        return any(path.startswith(root + "/") for root in self.lands)
 
     def _context_of(self, operation: Operation) -> Context:
         cwd = getattr(operation, "cwd", "")
