@@ -6,11 +6,23 @@ import re
 
 from broker.classify import paths
 from broker.classify.call import Call, like, reader
+from broker.classify.commands import judge_parsed
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
 from broker.classify.roles import apply_operands, judge_options
 from broker.classify.scope import shown
 from broker.classify.word import Word
+
+
+@reader("unless_dry")
+def _unless_dry(call: Call) -> None:
+    """Judge by the grammar, unless an option asks only what would be done (`!dry` in the table)."""
+    parsed = parse(call, call.words[1:])
+    if "dry" in call.marks:
+        for word in parsed.operands:
+            call.read(word)
+    else:
+        judge_parsed(call, call.entry, parsed)
 
 
 @reader("dd")

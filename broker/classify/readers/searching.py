@@ -3,65 +3,118 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from broker.classify import paths
 from broker.classify.call import Call, like, reader, unknown_word
 from broker.classify.commands import judge_parsed
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
+from broker.classify.roles import apply_role
 from broker.classify.scope import TAME, UNKNOWN, shown
 from broker.classify.word import Word
 
 
+@dataclass(slots=True)
+class _Tests:
+    """Whether what an expression has let through so far is only a part of all files, bracket by bracket."""
+
+    narrowed: bool = False
+    before: list[tuple[bool, bool]] = field(default_factory=list)  # (outside, the alternatives until now)
+    alternatives: bool = True
+
+    def either(self) -> None:
+        """`-o` and `,`: the next alternative starts from all files again."""
+        self.alternatives &= self.narrowed
+        self.narrowed = self.before[-1][0] if self.before else False
+
+    def opened(self) -> None:
+        """`(`."""
+        self.before.append((self.narrowed, self.alternatives))
+        self.alternatives = True
+
+    def closed(self) -> None:
+        """`)`: narrowed, if each of the alternatives was."""
+        if self.before:
+            inside = self.narrowed and self.alternatives
+            outside, self.alternatives = self.before.pop()
+            self.narrowed = outside or inside
+
+
+_FLAGS = re.compile(r"-[HLPEXdsx]+|-O\d")
+_ALL_NAMES = frozenset(("*", "**", "./*", "?*", ".*", "*/*"))
+_NEWER = re.compile(r"-newer[aBcm][aBcmt]")
+
+
 @reader("find")
 def _find(call: Call) -> None:
-    words = call.words[1:]
+    words, roots = _find_roots(call.words[1:])
+    tests = _Tests()
+    negated = False
+    options = call.entry.options
     at = 0
-    while at < len(words) and words[at].text in ("-H", "-L", "-P"):
-        at += 1
+    while at < len(words):
+        text = words[at].text
+        step = 1
+        match text:
+            case "!" | "-not":
+                negated = not negated
+                at += 1
+                continue
+            case "(":
+                tests.opened()
+            case ")":
+                tests.closed()
+            case "-o" | "-or" | ",":
+                tests.either()
+            case "-a" | "-and":
+                pass
+            case "-exec" | "-execdir" | "-ok" | "-okdir":
+                step = _find_exec(call, words, at, roots, narrowed=tests.narrowed) - at
+            case "-delete" | "-rm":
+                for root in roots:
+                    _find_delete(call, root, narrowed=tests.narrowed)
+            case _ if text[:1] != "-":
+                pass  # no find takes a word here: it refuses all of the line
+            case _:
+                option = options.get(text)
+                value = words[at + 1] if at + 1 < len(words) else None
+                if option is None and not _NEWER.fullmatch(text):
+                    if words[at].known:
+                        call.add(
+                            Risk.UNKNOWN,
+                            "option.unrecognised",
+                            f"find has no test {shown(text)} that we know.",
+                        )
+                elif option is None or option.takes == "=":
+                    if option is not None and option.role and value is not None:
+                        apply_role(call, option.role, value, f"find {text}")
+                    narrows = option is None or "narrows" in option.marks
+                    if narrows and not negated and (value is None or value.text not in _ALL_NAMES):
+                        tests.narrowed = True
+                    step = 3 if text == "-fprintf" else 2
+                elif "narrows" in option.marks and not negated:
+                    tests.narrowed = True
+        negated = False
+        at += step
+
+
+def _find_roots(words: list[Word]) -> tuple[list[Word], list[Word]]:
+    """Take the folders to search off the front. With -files0-from only a file knows them."""
+    at = 0
     roots: list[Word] = []
+    while at < len(words) and (_FLAGS.fullmatch(words[at].text) or words[at].text in ("-D", "-f", "--")):
+        if words[at].text == "-f" and at + 1 < len(words):
+            roots.append(words[at + 1])
+        at += 2 if words[at].text in ("-D", "-f") else 1
     while at < len(words) and not (
         (words[at].text.startswith("-") and len(words[at].text) > 1) or words[at].text in ("(", ")", "!", ",")
     ):
         roots.append(words[at])
         at += 1
-    roots = roots or [Word(".", True, False, 0, 0)]
-    narrowed = False
-    options = call.entry.options
-    while at < len(words):
-        text = words[at].text
-        if text in ("(", ")", "!", ",", "-o", "-a", "-or", "-and", "-not"):
-            at += 1
-            continue
-        if text in ("-exec", "-execdir", "-ok", "-okdir"):
-            at = _find_exec(call, words, at, roots, narrowed=narrowed)
-            continue
-        if text == "-delete":
-            for root in roots:
-                _find_delete(call, root, narrowed=narrowed)
-            at += 1
-            continue
-        option = options.get(text)
-        if option is None:
-            if words[at].known:
-                call.add(Risk.UNKNOWN, "option.unrecognised", f"find has no test {shown(text)} that we know.")
-            at += 1
-            continue
-        if option.takes == "=":
-            value = words[at + 1] if at + 1 < len(words) else None
-            if option.role == "write" and value is not None:
-                call.write(value)
-            elif option.role == "read" and value is not None:
-                call.read(value)
-            if "narrows" in option.marks:
-                narrowed = True
-            at += 2
-            if text == "-fprintf":
-                at += 1
-        else:
-            narrowed |= "narrows" in option.marks
-            at += 1
-    call.scope.stdin = call.scope.stdin
+    rest = words[at:]
+    roots += [unknown_word(word) for word in rest if word.text == "-files0-from"]
+    return rest, roots or [Word(".", True, False, 0, 0)]
 
 
 def _find_delete(call: Call, root: Word, *, narrowed: bool) -> None:
@@ -98,18 +151,38 @@ def _find_exec(call: Call, words: list[Word], at: int, roots: list[Word], *, nar
     return end + 1
 
 
+_PLACE = re.compile(r"\{[./]*\}")
+
+
 @reader("fd")
 def _fd(call: Call) -> None:
     words = call.words[1:]
+    inner: list[Word] = []
     for at, word in enumerate(words):
         if word.text in ("-x", "-X", "--exec", "--exec-batch") or re.fullmatch(
             r"-[HIsiagltLp0uE]*[xX]", word.text
         ):
-            call.add(Risk.CODE_EXECUTION, "option.fd-x", "fd starts a program for what it finds.")
-            inner = words[at + 1 :]
-            call.command([unknown_word(w) if "{" in w.text else w for w in inner] + [unknown_word(word)])
+            inner, words = words[at + 1 :], words[:at]
+        elif word.text.startswith(("--exec=", "--exec-batch=")):
+            inner = [like(word, word.text.partition("=")[2]), *words[at + 1 :]]
             words = words[:at]
-            break
-        if word.text.startswith(("--exec=", "--exec-batch=")):
-            call.add(Risk.CODE_EXECUTION, "option.fd-x", "fd starts a program for what it finds.")
-    judge_parsed(call, call.entry, parse(call, words))
+        else:
+            continue
+        call.add(Risk.CODE_EXECUTION, "option.fd-x", "fd starts a program for what it finds.")
+        break
+    parsed = parse(call, words)
+    judge_parsed(call, call.entry, parsed)
+    if not inner:
+        return
+    roots = [value for option, value in parsed.options if "root" in option.marks and value is not None]
+    roots = roots or parsed.operands[1:] or [like(inner[0], ".")]
+    piece = TAME if parsed.operands or parsed.options else UNKNOWN
+    ends = next((at for at, word in enumerate(inner) if word.text == ";"), len(inner))
+    named = any("{" in word.text for word in inner[:ends])
+    for root in roots[:4]:
+        found = like(root, (root.text.rstrip("/") or "") + "/" + piece)
+        filled = [
+            like(word, found.text.join(_PLACE.split(word.text))) if "{" in word.text else word
+            for word in inner[:ends]
+        ]
+        call.command(filled if named else [*filled, found])

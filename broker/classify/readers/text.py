@@ -45,6 +45,9 @@ def _sed(call: Call) -> None:
         call.add(Risk.LOCAL_WRITE, "option.sed-i", "sed -i changes files.")
 
 
+_IN_PLACE = re.compile(r"(?:^|/)inplace(?:\.awk)?$")
+
+
 @reader("awk")
 def _awk(call: Call) -> None:
     parsed = parse(call, call.words[1:])
@@ -55,9 +58,13 @@ def _awk(call: Call) -> None:
         if option.role == "awk" and value is not None:
             scripts.judge_awk(call, value)
             given = True
-        elif option.role == "script":
-            given = True
-    if "in_place" in call.marks:
+        elif option.name in ("-f", "--file", "-E", "--exec"):
+            given = True  # -i and -l only add to the program
+    if any(
+        option.name in ("-i", "--include") and _IN_PLACE.search(value.text)
+        for option, value in parsed.options
+        if value
+    ):
         for word in operands[0 if given else 1 :]:
             call.write(word)
     if not given and operands:
@@ -80,3 +87,29 @@ def _jq(call: Call) -> None:
         call.add(
             Risk.SYSTEM_WRITE, "secret.environment", "The filter reads the environment, secrets included."
         )
+
+
+_MLR_RUNS = re.compile(r"\b(?:system|exec|os\.execute)\s*\(|\|\s*\"")
+_MLR_WRITES = re.compile(r"\b(?:tee|emit\w*|print\w*|dump)\b[^;{}]*>")
+
+
+@reader("mlr")
+def _mlr(call: Call) -> None:
+    """Miller: verbs joined by `then`, then files. The programs of put and filter run commands and write files."""
+    parsed = parse(call, call.words[1:])
+    judge_options(call, parsed)
+    operands = parsed.operands
+    verbs = {word.text for word in operands}
+    if verbs & {"put", "filter"}:
+        for word in operands:
+            if _MLR_RUNS.search(word.text):
+                call.add(Risk.CODE_EXECUTION, "mlr.command", "A program of mlr runs a command.")
+            if _MLR_WRITES.search(word.text):
+                call.add(Risk.LOCAL_WRITE, "mlr.output", "A program of mlr writes into files.")
+    if verbs & {"split", "tee", "case-split"}:
+        call.add(Risk.LOCAL_WRITE, "mlr.output", "A verb of mlr writes into files.")
+    for word in operands:
+        if "in_place" in call.marks or "tee" in verbs:
+            call.write(word)
+        else:
+            call.read(word)
