@@ -1,0 +1,219 @@
+"""Readers for services and container engines: a verb among nouns, copies over a border, what a container is given."""
+
+from __future__ import annotations
+
+import re
+
+from broker.classify import paths
+from broker.classify.call import Call, like, reader
+from broker.classify.commands import judge_parsed
+from broker.classify.entries import Entry, entry_of
+from broker.classify.grammar import parse
+from broker.classify.risk import Risk
+from broker.classify.roles import WHY, judge_operands, judge_options
+from broker.classify.scope import shown
+from broker.classify.word import Word
+
+_LEADING = 6
+"""No client that the tables know has more words in front of its verb."""
+
+
+@reader("service")
+def _service(call: Call) -> None:
+    """A service's client (`aws ec2 terminate-instances`): its own commands, else the first verb among its words.
+
+    `*~delete` in the commands of an entry, or of the one that `verbs` names (`_verbs`), is a verb wherever it stands; `*~secret~*` a noun:
+    it counts, and the verb is still looked for. A verb fits what begins with it and a hyphen, too.
+    """
+    entry = call.entry
+    parsed = parse(call, call.words[1:])
+    if call.words[-1].text == "--help":
+        return
+    rest = parsed.rest
+    own = {" ".join(word.text for word in rest[:length]) for length in (1, 2, 3)}
+    if not rest or own & (entry.commands.keys() | entry.sub.keys()):
+        judge_parsed(call, entry, parsed)
+        return
+    judge_options(call, parsed)
+    common = entry_of(entry.raw.get("verbs", "_verbs"))
+    assert common is not None
+    if common.commands.get(rest[0].text) == (Risk.SAFE,):
+        return
+    nouns: list[tuple[str, tuple[Risk, ...]]] = []
+    for word in _leading_words(rest, entry.raw.get("depth", _LEADING)):
+        if not word.known:
+            call.add(Risk.UNKNOWN, "program.dynamic", f"Which command of {entry.name} runs cannot be known.")
+            return
+        for part in re.split("[:/,.]", word.text.lower()):  # heroku's apps:destroy, kubectl's secret/name
+            verb = _effects(entry, common, part, "* {}")
+            if verb is not None:
+                _add_all(call, *verb)
+                if verb[0] in _LOOKS:
+                    nouns = []
+                break
+            noun = _effects(entry, common, part, "* {} *")
+            if noun is not None:
+                nouns.append(noun)
+        else:
+            continue
+        break
+    else:
+        _add_all(call, rest[0].text, entry.commands.get("*") or entry.effects)
+    for found in nouns:
+        _add_all(call, *found)
+
+
+_LOOKS = frozenset(("list", "ls", "search", "status", "describe", "help", "exists", "history", "versions"))
+"""Verbs that name secrets and do not show them."""
+
+
+def _leading_words(words: list[Word], most: int) -> list[Word]:
+    """The words in front of the first option."""
+    found: list[Word] = []
+    for word in words[:most]:
+        if word.text.startswith("-"):
+            if found:
+                break
+            continue
+        found.append(word)
+    return found
+
+
+def _effects(entry: Entry, common: Entry, text: str, pattern: str) -> tuple[str, tuple[Risk, ...]] | None:
+    """What the tables say of a word, or of the longest beginning of it that ends at a hyphen."""
+    while text:
+        key = pattern.format(text)
+        found = entry.commands.get(key) or common.commands.get(key)
+        if found is not None:
+            return text, found
+        text = text.rpartition("-")[0]
+    return None
+
+
+def _add_all(call: Call, what: str, risks: tuple[Risk, ...]) -> None:
+    name = call.entry.name
+    for risk in risks:
+        if risk is not Risk.SAFE:
+            call.add(risk, f"program.{name}.{what}".replace(" ", "."), WHY[risk].format(f"{name} {what}"))
+
+
+_REMOTE = re.compile(r"[A-Za-z0-9_.@/-]+:")
+
+
+@reader("remote-copy")
+def _remote_copy(call: Call) -> None:
+    """A copy over a border (`docker cp`, `kubectl cp`, `aws s3 cp`): the last operand is written, the others read.
+
+    What names the other side (`pod:/path`, `s3://bucket/key`) is the entry's own effects.
+    """
+    parsed = parse(call, call.words[1:])
+    operands, parsed.operands = parsed.operands, []
+    judge_operands(call, call.entry, parsed)
+    for at, word in enumerate(operands):
+        if word.text == "-" or (_REMOTE.match(word.text) and not word.text.startswith((".", "/"))):
+            continue
+        if at < len(operands) - 1 or len(operands) == 1:
+            call.read(word, whole=True)
+        else:
+            call.write(word, whole=True)
+
+
+_SOCKETS = (
+    "docker.sock",
+    "podman.sock",
+    "containerd.sock",
+    "crio.sock",
+    "unix.socket",
+    "libvirt-sock",
+)
+_HOST = frozenset(
+    ("/", "/etc", "/home", "/root", "/usr", "/var", "/boot", "/dev", "/proc", "/sys", "/run", "/var/run")
+)
+
+
+@reader("container")
+def _container(call: Call) -> None:
+    """A container that is made (`docker run`): what of this machine it is given."""
+    parsed = parse(call, call.words[1:])
+    judge_operands(call, call.entry, parsed)
+    for option, value in parsed.options:
+        if value is not None and "mount" in option.marks:
+            _mounted(call, value)
+        elif (
+            value is not None
+            and "share" in option.marks
+            and value.text.startswith(
+                (
+                    "host",
+                    "all",
+                    "sys_",
+                    "SYS_",
+                    "ALL",
+                    "seccomp=unconfined",
+                    "apparmor=unconfined",
+                    "label=disable",
+                    "label:disable",
+                    "systempaths=unconfined",
+                    "cap_sys_",
+                    "CAP_SYS_",
+                )
+            )
+        ):
+            _host_given(call, f"{option.name} {shown(value.text)} takes the wall to this machine away.")
+        elif "wall" in option.marks and not (value is not None and value.text == "false"):
+            _host_given(call, f"{option.name} takes the wall to this machine away.")
+
+
+def _mounted(call: Call, value: Word) -> None:
+    """`-v /here:/there:ro` and `--mount type=bind,source=/here,target=/there,readonly`."""
+    text = value.text
+    if "=" in text.split(":", 1)[0]:
+        fields = dict(field.partition("=")[::2] for field in text.split(","))
+        source = fields.get("source", fields.get("src", ""))
+        read_only = fields.get("readonly", fields.get("ro", "false")) in ("", "true", "1")
+    else:
+        source, _, behind = text.partition(":")
+        read_only = "ro" in behind.rpartition(":")[2].split(",")
+    word = like(value, source)
+    if not source or (word.known and not source.startswith(("/", ".", "~"))):
+        return  # a volume of the engine's
+    path = paths.resolve(source, call.scope.cwd, call.inquiry.context)
+    if path is not None and path.rsplit("/", 1)[-1] in _SOCKETS:
+        _host_given(call, f"Who has {shown(path)} starts containers with all of this machine in them.")
+        return
+    call.read(word, whole=True)
+    if not read_only:
+        call.write(word, whole=True)
+        if path is None or path in _HOST:
+            _host_given(call, f"The container may change {shown(source)} of this machine.")
+
+
+def _host_given(call: Call, why: str) -> None:
+    """What gets out of its container may plant anything, and lose anything."""
+    call.add(Risk.SYSTEM_WRITE, "container.host", why)
+    call.add(Risk.PERSISTENCE, "container.host", why)
+
+
+@reader("http-verbs")
+def _http_verbs(call: Call) -> None:
+    """`gh api`: a method, or POST where a body is given; the path says what it touches."""
+    parsed = parse(call, call.words[1:])
+    judge_operands(call, call.entry, parsed)
+    method = "POST" if "body" in call.marks else "GET"
+    for option, value in parsed.options:
+        if "method" in option.marks and value is not None:
+            method = value.text.upper()
+        if value is not None and option.name in ("-F", "--field") and "=@" in value.text:
+            call.read(like(value, value.text.split("=@", 1)[1]))
+    path = parsed.operands[0].text if parsed.operands else ""
+    if path == "graphql":
+        query = " ".join(value.text for _, value in parsed.options if value is not None)
+        method = (
+            "DELETE" if re.search(r"mutation\b.*\b(?:delete|remove|archive)\w*", query, re.DOTALL) else "GET"
+        )
+    if method == "DELETE" or not (method.isalpha() and method.isascii()):
+        call.add(Risk.DESTRUCTIVE, "service.delete", "It deletes what its path names.")
+    if method != "GET" and re.search(
+        r"secrets|keys|collaborators|hooks|tokens|permissions|protection|memberships|invitations", path
+    ):
+        call.add(Risk.SYSTEM_WRITE, "service.access", "It changes who may do what.")
