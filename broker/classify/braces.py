@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from broker.classify.scope import TAME
 from broker.classify.tokens import (
@@ -19,8 +20,8 @@ from broker.classify.tokens import (
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
 
 
-MAX_STEPS = 500_000
-"""How many characters are looked at for one word: each brace that is never closed is looked for to the end."""
+MAX_STEPS = 4 * 64 * 1024
+"""How many characters are looked at for one word: what stands in braces is looked at once a level."""
 
 
 def expand_braces(raw: str, budget: int = MAX_FIELDS) -> list[str]:
@@ -29,16 +30,16 @@ def expand_braces(raw: str, budget: int = MAX_FIELDS) -> list[str]:
 
 
 def _expand(raw: str, budget: int, steps: list[int]) -> list[str]:
-    at, length = 0, len(raw)
-    while at < length:
-        at = _next_brace(raw, at)
-        if at >= length:
-            return [raw]
-        parts, close = _alternatives(raw, at, steps)
-        if parts is None:
-            at += 1
-            continue
-        before, after = raw[:at], raw[close:]
+    for at, close, commas in _pairs(raw, steps):
+        if commas:
+            edges = [at, *commas, close]
+            parts = [raw[start + 1 : end] for start, end in pairwise(edges)]
+        else:
+            numbers = _range(raw[at + 1 : close])
+            if numbers is None:
+                continue
+            parts = numbers
+        before, after = raw[:at], raw[close + 1 :]
         out: list[str] = []
         tails = _expand(after, budget, steps) if "{" in after else [after]
         for part in parts:
@@ -50,14 +51,28 @@ def _expand(raw: str, budget: int, steps: list[int]) -> list[str]:
     return [raw]
 
 
-def _next_brace(raw: str, at: int) -> int:
-    length = len(raw)
+def _pairs(raw: str, steps: list[int]) -> list[tuple[int, int, list[int]]]:
+    """The braces that are closed, outermost first: where each opens and closes, and the commas between its parts."""
+    opened: list[tuple[int, list[int]]] = []
+    pairs: list[tuple[int, int, list[int]]] = []
+    at, length = 0, len(raw)
+    steps[0] -= length
+    if steps[0] < 0:
+        raise Unreadable("it has too many braces", "text.too_large")
     while at < length:
         char = raw[at]
         if char == "{":
-            return at
-        at = _skip_quoted(raw, at)
-    return length
+            opened.append((at, []))
+        elif char == "}" and opened:
+            start, commas = opened.pop()
+            pairs.append((start, at, commas))
+        elif char == "," and opened:
+            opened[-1][1].append(at)
+        elif char not in "},":
+            at = _skip_quoted(raw, at)
+            continue
+        at += 1
+    return sorted(pairs)
 
 
 def _skip_quoted(raw: str, at: int) -> int:
@@ -70,6 +85,8 @@ def _skip_quoted(raw: str, at: int) -> int:
         return skip_double_quotes(raw, at + 1)
     if char == "`":
         return skip_backquotes(raw, at + 1)
+    if char in "<>" and raw.startswith("(", at + 1):
+        return skip_parentheses(raw, at + 2, 0)
     if char == "$":
         following = raw[at + 1 : at + 2]
         if following == "{":
@@ -79,37 +96,6 @@ def _skip_quoted(raw: str, at: int) -> int:
         if following == "'":
             return skip_ansi(raw, at + 2)
     return at + 1
-
-
-def _alternatives(raw: str, at: int, steps: list[int]) -> tuple[list[str] | None, int]:
-    """The alternatives of the brace that opens at `at`, and the index behind it; None if it is literal."""
-    parts: list[str] = []
-    start = cursor = at + 1
-    level = 0
-    length = len(raw)
-    while cursor < length:
-        steps[0] -= 1
-        if steps[0] < 0:
-            raise Unreadable("it has too many braces", "text.too_large")
-        char = raw[cursor]
-        if char == "{":
-            level += 1
-            cursor += 1
-        elif char == "}":
-            if level == 0:
-                inner = raw[at + 1 : cursor]
-                if parts:
-                    return [*parts, raw[start:cursor]], cursor + 1
-                return _range(inner), cursor + 1
-            level -= 1
-            cursor += 1
-        elif char == "," and level == 0:
-            parts.append(raw[start:cursor])
-            cursor += 1
-            start = cursor
-        else:
-            cursor = _skip_quoted(raw, cursor)
-    return None, at + 1
 
 
 def _range(inner: str) -> list[str] | None:

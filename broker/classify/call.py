@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from broker.classify import environment, paths
 from broker.classify.entries import Entry
 from broker.classify.risk import Risk
-from broker.classify.scope import UNKNOWN, Finding, Inquiry, Scope
+from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope
 from broker.classify.word import Word
 
 Span = tuple[int, int] | None
@@ -107,7 +107,8 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 
 def like(word: Word, text: str) -> Word:
     """Another text in a word's place."""
-    return Word(text, word.static and UNKNOWN not in text, False, word.start, word.end)
+    known = UNKNOWN not in text and TAME not in text
+    return Word(text, word.static and known, False, word.start, word.end)
 
 
 def unknown_word(at: Word) -> Word:

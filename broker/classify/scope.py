@@ -73,6 +73,8 @@ class Scope:
         for name, value in branch.variables.items():
             if self.variables.get(name) != value:
                 self.variables[name] = UNKNOWN
+        for name in self.variables.keys() - branch.variables.keys():  # unset
+            self.variables[name] = UNKNOWN
         self.guesses |= branch.guesses
         if branch.cwd != self.cwd:
             self.cwd = None

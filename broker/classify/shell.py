@@ -9,6 +9,7 @@ so nothing there can be lost or misread by it. Where the two disagree the text i
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,9 @@ from broker.classify.scope import (
     Stdin,
     TooMuch,
 )
+from broker.classify.secret_names import is_secret_name
 from broker.classify.simple_command import ASSIGNMENT, CommandReader
-from broker.classify.tokens import Kind, Unreadable, cut
+from broker.classify.tokens import Kind, Token, Unreadable, cut
 from broker.classify.word import Word
 
 if TYPE_CHECKING:
@@ -134,6 +136,8 @@ class _Reader(CommandReader):
 
     def chain(self, node: Node, scope: Scope) -> None:
         optional, certain = False, True
+        inner = node.parent is not None and node.parent.type == "list"
+        outer_maybe, self.maybe = self.maybe, self.maybe if inner else {}
         for child in node.children:
             if child.type == "||":
                 optional = True
@@ -152,10 +156,16 @@ class _Reader(CommandReader):
             else:
                 before = dict(scope.variables)
                 self.statement(child, scope)
-                # It ran only if what stands before it succeeded.
-                scope.guesses.update(
-                    name for name, value in scope.variables.items() if before.get(name) != value
-                )
+                # It ran only if what stands before it succeeded: that is certain for the rest of the chain only.
+                for name, value in scope.variables.items():
+                    if before.get(name) != value:
+                        scope.guesses.add(name)
+                        self.maybe.setdefault(name, before.get(name))
+        if not inner:
+            for name, earlier in self.maybe.items():
+                if scope.variables.get(name) != earlier:
+                    scope.variables[name] = UNKNOWN
+        self.maybe = outer_maybe
 
     def pipeline(self, node: Node, scope: Scope) -> None:
         stdin = scope.stdin
@@ -214,13 +224,18 @@ class _Reader(CommandReader):
 
     def forget_assigned(self, node: Node, body: Scope) -> None:
         """What a loop's body sets is not known when the body starts again."""
-        if not body.variables:
-            return
-        for token in self.tokens:
-            if node.start_byte <= token.start < node.end_byte and token.kind is Kind.WORD:
-                match = ASSIGNMENT.match(token.raw)
-                if match and match.group(1) in body.variables:
-                    body.variables[match.group(1)] = UNKNOWN
+        setter = False
+        for token in self.tokens[bisect_left(self.tokens, node.start_byte, key=_start) :]:
+            if token.start >= node.end_byte:
+                break
+            if token.kind is not Kind.WORD:
+                setter = token.raw in ("for", "select")
+                continue
+            match = ASSIGNMENT.match(token.raw)
+            name = match.group(1) if match else token.raw if setter else ""
+            if name in body.variables or (name.isidentifier() and not is_secret_name(name)):
+                body.variables[name] = UNKNOWN
+            setter = setter or token.raw in _SETTERS
 
     def loop(self, node: Node, scope: Scope) -> None:
         saved = scope.stdin
@@ -333,7 +348,7 @@ class _Reader(CommandReader):
             token = self.tokens[at]
             if token.kind is Kind.OPERATOR and token.raw == ")":
                 break
-            if token.kind is Kind.WORD and ("$" in token.raw or "`" in token.raw):
+            if token.kind is Kind.WORD and any(mark in token.raw for mark in ("$", "`", "<(", ">(")):
                 self.expander.scope = scope
                 self.expander.value(token.raw, self.base + token.start)
                 self.flush_notes(token)
@@ -375,6 +390,13 @@ class _Reader(CommandReader):
     # -- redirections ----------------------------------------------------------------------------------
 
     # -- substitutions ---------------------------------------------------------------------------------
+
+
+def _start(token: Token) -> int:
+    return token.start
+
+
+_SETTERS = frozenset(["read", "mapfile", "readarray", "getopts", "printf", "let", "unset"])
 
 
 def _unglob(text: str) -> str:

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from broker.classify import environment, output, paths
+from broker.classify.braces import expand_braces
 from broker.classify.risk import PartKind, Reason, Risk
 from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope, Stdin
 from broker.classify.subscripts import hides_a_command, quotes_a_command
@@ -39,6 +40,8 @@ class CommandReader:
         self.commands = 0
         self.last_output: str | None = None
         self.guessed_names: set[str] = set()
+        # What parts of a chain that may not have run have set, and what it was before (shell.py).
+        self.maybe: dict[str, str | None] = {}
         self.expander = Expander(
             scope,
             inquiry.context.home,
@@ -86,11 +89,7 @@ class CommandReader:
         """Whether the redirection at this place belongs to a compound command in front of it."""
         while at >= 0 and self.tokens[at].kind is Kind.REDIRECT:
             at -= 1
-        return (
-            at >= 0
-            and self.tokens[at].kind is Kind.OPERATOR
-            and self.tokens[at].raw in (")", "fi", "done", "esac", "}")
-        )
+        return at >= 0 and self.tokens[at].closes
 
     def simple(
         self,
@@ -112,7 +111,7 @@ class CommandReader:
         words: list[Word] = []
         if tokens and tokens[0].raw in _DECLARATIONS:
             # Arguments of these expand like assignments: no splitting, a tilde behind `=`.
-            for token in tokens:
+            for token in [piece for whole in tokens for piece in _in_pieces(whole)]:
                 if ASSIGNMENT.match(token.raw):
                     text = self.assigned_value(token, scope)
                     known = UNKNOWN not in text and TAME not in text
@@ -366,6 +365,13 @@ class CommandReader:
         return not any(
             token.kind is Kind.OPERATOR and token.raw not in ("|", "|&", "\n") for token in self.tokens
         )
+
+
+def _in_pieces(token: Token) -> list[Token]:
+    """Braces are expanded before it is seen that a word assigns: `export x={a,b}` is `export x=a x=b`."""
+    if "{" not in token.raw or not ASSIGNMENT.match(token.raw):
+        return [token]
+    return [Token(token.kind, token.start, token.end, piece) for piece in expand_braces(token.raw)]
 
 
 def _known(text: str) -> str | None:

@@ -47,7 +47,7 @@ class Kind(IntEnum):
 class Token:
     """One token. `raw` is its text; a redirection also has its operator, descriptor, target and body."""
 
-    __slots__ = ("body", "end", "fd", "kind", "literal", "op", "raw", "start", "target_start")
+    __slots__ = ("body", "closes", "end", "fd", "kind", "literal", "op", "raw", "start", "target_start")
 
     def __init__(self, kind: Kind, start: int, end: int, raw: str) -> None:
         self.kind, self.start, self.end, self.raw = kind, start, end, raw
@@ -55,12 +55,12 @@ class Token:
         self.fd = ""
         self.target_start = start
         self.body: str | None = None
+        self.closes = False  # an operator that ends a compound command: redirections behind it are that one's
         self.literal = False  # a here-document whose delimiter was quoted: nothing in it expands
 
 
 RESERVED_BEFORE_COMMAND = frozenset(["if", "then", "else", "elif", "do", "while", "until", "!", "{"])
 RESERVED_AFTER_COMMAND = frozenset(["fi", "done", "esac", "}"])
-ENDS_COMPOUND = RESERVED_AFTER_COMMAND | {")"}
 RESERVED_BEFORE_WORD = frozenset(["for", "select", "case", "function"])
 RESERVED_AFTER_COMPOUND = RESERVED_AFTER_COMMAND | {"then", "else", "elif", "do"}
 _SEPARATORS = frozenset([";", "&", "|", "|&", "&&", "||"])
@@ -463,7 +463,9 @@ class _Cutter:
         self.awaiting_in = False
         self.loose_redirect: int | None = None  # index into shape of a redirection that has no command yet
         self.waits_for = [""]  # the compound commands that are open, innermost last (see _NESTING)
-        self.ended = False  # a compound command ended here: only redirections, operators and closers may follow
+        self.ended = (
+            False  # a compound command ended here: only redirections, operators and closers may follow
+        )
 
     def put(self, start: int, end: int, shape: str) -> None:
         """Give [start, end) this shape, padded with blanks; what lies before is blank."""
@@ -547,7 +549,9 @@ class _Cutter:
         self.run_ends()
         # tree-sitter takes some newlines for blanks (behind a pipe, with && on the next line): a semicolon it
         # cannot mistake. Where a newline ends nothing it stays one.
-        ends = self.ends_something() and not self.text.startswith(";", at + 1)  # `;` and `;;` would be one operator
+        ends = self.ends_something() and not self.text.startswith(
+            ";", at + 1
+        )  # `;` and `;;` would be one operator
         self.put(at, at + 1, ";" if ends else "\n")
         self.tokens.append(Token(Kind.OPERATOR, at, at + 1, "\n"))
         self.ended = False
@@ -588,7 +592,9 @@ class _Cutter:
         self.run_ends()
         before = self.tokens[-1] if self.tokens else None
         if op in _SEPARATORS:
-            if before is None or (before.kind is Kind.OPERATOR and not self.ended and before.raw not in ("!", "in")):
+            if before is None or (
+                before.kind is Kind.OPERATOR and not self.ended and before.raw not in ("!", "in")
+            ):
                 raise Unreadable(f"no command stands before its {op}")
             if self.waits_for[-1] == "in":
                 raise Unreadable("a case without its in")
@@ -597,6 +603,7 @@ class _Cutter:
             raise Unreadable("a ( where none can be")
         self.nest(op)
         self.tokens.append(Token(Kind.OPERATOR, at, match.end(), op))
+        self.tokens[-1].closes = self.ended
         self.put(at, match.end(), "|" if op == "|&" else op)
         self.command_next = True
         self.word_for = ""
@@ -651,7 +658,7 @@ class _Cutter:
         for token in reversed(self.tokens):
             if token.kind is Kind.REDIRECT:
                 continue
-            return token.kind is Kind.OPERATOR and token.raw in ENDS_COMPOUND
+            return token.closes
         return False
 
     def behind_a_pipe(self) -> bool:
@@ -667,6 +674,7 @@ class _Cutter:
             self.put(at - 1, at, ";")  # `{ …; done }`: tree-sitter wants a separator that bash does not
         self.nest(raw)
         self.tokens.append(Token(Kind.OPERATOR, at, end, raw))
+        self.tokens[-1].closes = self.ended
         # `!` changes no command, and tree-sitter does not take it before every compound: blank in the shape.
         self.put(at, end, "" if raw == "!" else raw)
 
@@ -740,13 +748,16 @@ class _Cutter:
         """`time` and `coproc` stand in front of any command: blank in the shape."""
         text = self.text
         rest = re.compile(
-            r"(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t])" if raw == "time" else r"[ \t]+\w+(?=[ \t]+[({])"
+            r"(?:[ \t]+-p)?(?:[ \t]+--)?(?=[ \t])"
+            if raw == "time"
+            else r"[ \t]+[A-Za-z_]\w*(?=[ \t]+(?:\(|(?:\{|\[\[|if|for|while|until|case|select)[ \t\n]))"
         )
         match = rest.match(text, end)
         if match and text[end : match.end()].strip() not in RESERVED_BEFORE_COMMAND | RESERVED_BEFORE_WORD:
             end = match.end()
-        tail = text[end:].lstrip(" \t")
-        if not tail or tail[0] in ";&|\n)":
+        blanks = _BLANKS.match(text, end)
+        tail = blanks.end() if blanks else end
+        if text[tail : tail + 1] in ("", *";&|\n)") and not text.startswith("&>", tail):
             self.simple(Kind.WORD, at, end)  # a bare `time`
         return end
 

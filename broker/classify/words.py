@@ -105,6 +105,12 @@ class Expander:
         if raw[0] == "~":
             at, value = self._tilde(raw)
             current.append(value)
+        elif "=~" in raw and split and (assigned := _LIKE_ASSIGNMENT.match(raw)):
+            # `dd of=~/x`: bash expands a tilde in a word that looks like an assignment; sh does not.
+            behind, value = self._tilde(raw[assigned.end() :])
+            current += [assigned.group(), value]
+            at = assigned.end() + behind
+            self.guessed = True
         while at < length:
             match = _RUN.match(raw, at)
             if match:
@@ -256,6 +262,10 @@ class Expander:
                         text=f"Arithmetic evaluates ${name}, and its value holds a command.",
                     )
                 )
+        if "=" in text or "++" in text or "--" in text:
+            for before, name, after in _ARITHMETIC_ASSIGNMENT.findall(text):
+                if before or after:
+                    self.scope.variables[name] = TAME
 
     # -- expansions ------------------------------------------------------------------------------------
 
@@ -382,10 +392,16 @@ class Expander:
             if op == "?":
                 return value
             chosen = None if unknown or (colon and not value) else value
-            if op == "=" and chosen is None:
-                self.scope.variables[name] = default
             if chosen is not None:
                 return chosen
+            if set_here and unknown:
+                return UNKNOWN  # what this text made of it is not known, so neither is whether it is empty
+            if op == "=":
+                self.scope.variables[name] = default
+                if not set_here or self.guessed:
+                    self.scope.guesses.add(name)
+            if set_here:
+                return default
             # Not set in this text: the default is what bash uses unless the environment has the variable.
             self.guessed = True
             return default
@@ -438,7 +454,11 @@ _RUN = re.compile(r"[^\\'\"$`<>(*?\[]+")
 _QUOTED_RUN = re.compile(r"[^\\$`]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])")
+_ARITHMETIC_ASSIGNMENT = re.compile(
+    r"(\+\+|--)?\s*+([A-Za-z_]\w*+)(?:\[[^\]]*\])?\s*+(\+\+|--|(?:<<|>>|[-+*/%&^|])?=(?!=))?"
+)
 _SUBSTRING = re.compile(r":\s*(-?\d+|\s-\d+)\s*(?::\s*(-?\d+)\s*)?")
+_LIKE_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=(?=~)")
 _TILDE = re.compile(r"~([A-Za-z_][\w.-]*|[+-])?")
 _BACKQUOTE_ESCAPE = re.compile(r"\\([\\`$])")
 _RUNS_CODE_IN_PATTERN = re.compile(r"(?:^|[^a-z])[e+][:'\"\[{<a-z]")
@@ -469,6 +489,7 @@ _TAME_NAMES = frozenset(
         "TERM",
     ]
 )
+
 
 def _word(text: str, glob: bool, start: int, end: int) -> Word:
     return Word(text, not glob and UNKNOWN not in text and TAME not in text, glob, start, end)
@@ -512,7 +533,9 @@ def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
 
 def _trim_at(value: str, literal: str, *, end: bool, longest: bool, star_first: bool) -> str:
     """Trim by a pattern that is a text behind, or in front of, one star."""
-    if end == star_first:  # `%*x` and `#x*`: the text must stand at the edge, and the star takes nothing or all
+    if (
+        end == star_first
+    ):  # `%*x` and `#x*`: the text must stand at the edge, and the star takes nothing or all
         found = value.endswith(literal) if end else value.startswith(literal)
         if not found:
             return value

@@ -85,7 +85,7 @@ def _set(call: Call) -> None:
 @reader("unset")
 def _unset(call: Call) -> None:
     for word in call.words[1:]:
-        call.scope.variables[word.text] = ""
+        call.scope.variables.pop(word.text, None)  # not "": `${x-default}` tells the two apart
 
 
 @reader("read")
@@ -243,6 +243,9 @@ def _enable(call: Call) -> None:
 def _let(call: Call) -> None:
     for word in call.words[1:]:
         subscript(call, word.text)
+        name = re.match(r"\W*([A-Za-z_]\w*)", word.text)
+        if name is not None:
+            call.scope.variables[name.group(1)] = TAME
 
 
 @reader("printf")
