@@ -96,6 +96,7 @@ class Change(NamedTuple):
     target: str = ""
     conflict: str = ""
     never: str = ""
+    marked: bool = False  # whether overlayfs left attributes of its own on the file
 
 
 class WorkspaceMoved(BrokerError):
@@ -223,7 +224,9 @@ class _Walk:
         if old is None:
             if any(origin in names for origin in _ORIGIN) and not conflict:
                 conflict = "the file that the task changed is gone"
-            yield Change(self.part, path, Kind.CREATED, Thing.FILE, new, None, conflict=conflict, never=never)
+            yield Change(
+                self.part, path, Kind.CREATED, Thing.FILE, new, None, conflict=conflict, never=never, marked=bool(names)
+            )
             return
         same = new.size == old.size and new.size <= COMPARED and _same_bytes(name, upper, real)
         if not same:
@@ -234,7 +237,8 @@ class _Walk:
             kind = Kind.TIMES
         else:
             return
-        yield Change(self.part, path, kind, Thing.FILE, new, old, conflict=conflict, never=never)
+        marked = bool(names)
+        yield Change(self.part, path, kind, Thing.FILE, new, old, conflict=conflict, never=never, marked=marked)
 
     def _hidden(self, path: str, kept: set[str]) -> Iterator[Change]:
         """The folder was emptied, or removed and made again: what the real one has besides is deleted."""

@@ -3,12 +3,12 @@
 The way, and why it can be killed at any moment:
 
 1. The intent is on disk before anything is touched (`landing.jsonl` in the layer).
-2. Staging: each new file is made in a folder of ours at the top of the real tree, on the same file system, by a link
-   where the kernel allows it, else by a clone or a copy. The disk can fill up here: then the folder goes, and nothing
-   was changed.
+2. Staging: a file of the layer that a rename can carry over stays where it is; of another, a clone or a copy is made
+   in a folder of ours at the top of the real tree. The disk can fill up here: then the folder goes, and nothing was
+   changed.
 3. The intent gets `commit`. From here each step is one rename that either has happened or not, and nothing is lost by
-   it: what is replaced or deleted is exchanged into the staging folder.
-4. `done`, and the staging folder goes, with what landed from the layer.
+   it: what is replaced or deleted changes places with what replaces it.
+4. What was replaced or deleted goes, with the staging folder and the intent.
 
 Killed before `commit`, the next start undoes it; after, it completes it. A step that fails for want of space is undone
 with all the others. A path that is not what the task saw is a conflict: it stays as it is, and in the layer.
@@ -69,7 +69,8 @@ class _Step:
 
     number: int
     change: Change
-    staged: int = 0  # the inode that was made for it; 0: none
+    staged: int = 0  # the inode that takes its place; 0: none
+    in_layer: bool = False  # that inode is the layer's own file, and a rename carries it over
 
     @property
     def name(self) -> str:
@@ -81,7 +82,7 @@ class _Step:
         change = self.change
         return {
             "n": self.number, "part": change.part, "path": change.path, "kind": change.kind, "thing": change.thing,
-            "target": change.target, "staged": self.staged,
+            "target": change.target, "staged": self.staged, "in_layer": self.in_layer,
             "old": change.old, "new": change.new,
         }  # fmt: skip
 
@@ -188,6 +189,7 @@ class _Tree:
         self.staging_name = STAGING + layer.run
         self.staging = -1
         self.links: dict[int, str] = {}  # inode in the layer: its name in the staging folder
+        self.renames = False  # whether a rename can carry a file over from the layer
         self._root = open_part(layer, part)
         self._upper = os.open(layer.upper(part), FOLDER)
         self.real, self.upper = Folders(self._root), Folders(self._upper)
@@ -205,6 +207,20 @@ class _Tree:
     def make_staging(self) -> None:
         os.mkdir(self.staging_name, 0o700, dir_fd=self._root)
         self.open_staging()
+        with contextlib.suppress(OSError):  # another file system, or the same mounted twice
+            work = self.layer.folder / str(self.part) / "probe"
+            work.mkdir()
+            try:
+                os.rename(work, "probe", dst_dir_fd=self.staging)
+                os.rmdir("probe", dir_fd=self.staging)
+                self.renames = True
+            finally:
+                if not self.renames:
+                    work.rmdir()
+
+    def source(self, step: _Step) -> tuple[int, str]:
+        """Return where the thing lies that takes a path's place, and afterwards what was there."""
+        return self.upper.parent(step.change.path) if step.in_layer else (self.staging, step.name)
 
     def open_staging(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -218,59 +234,43 @@ class _Tree:
 
 
 def _stage(tree: _Tree, step: _Step, landed: Landed) -> bool:
-    """Make what a change needs in the staging folder. False: the layer has something else now."""
+    """Have ready what takes a path's place. False: the layer has something else there now."""
     change = step.change
     if change.kind not in (Kind.CREATED, Kind.CHANGED) or change.thing is Thing.FOLDER:
         return True
-    if change.thing is Thing.LINK:
+    assert change.new is not None
+    folder, name = tree.upper.parent(change.path)
+    # A file with other names in the layer is copied: what stays in the layer must not change with the real one.
+    step.in_layer = tree.renames and (change.thing is Thing.LINK or change.new.links == 1)
+    if step.in_layer:
+        if change.marked:
+            _unmark(f"/proc/self/fd/{folder}/{name}")
+    elif change.thing is Thing.LINK:
         os.symlink(change.target, step.name, dir_fd=tree.staging)
-        _give(tree, step.name)
+        if os.geteuid() == 0:
+            os.chown(step.name, *tree.owner, dir_fd=tree.staging, follow_symlinks=False)
+    elif (earlier := tree.links.get(change.new.inode)) is not None:
+        os.link(earlier, step.name, src_dir_fd=tree.staging, dst_dir_fd=tree.staging)
     else:
-        assert change.new is not None
-        folder, name = tree.upper.parent(change.path)
-        earlier = tree.links.get(change.new.inode)
-        if earlier is not None:
-            os.link(earlier, step.name, src_dir_fd=tree.staging, dst_dir_fd=tree.staging)
-        elif not _link(tree, step, folder, name):
-            _copy(tree, step.name, folder, name, change.new)
-        if change.new.links > 1:
-            tree.links[change.new.inode] = step.name
-    facts = _facts(step.name, tree.staging)
+        _copy(tree, step.name, folder, name, change.new)
+        tree.links[change.new.inode] = step.name
+    facts = _facts(name, folder) if step.in_layer else _facts(step.name, tree.staging)
     step.staged = facts.inode
-    if change.thing is Thing.FILE and not _as_judged(facts, change.new):
-        landed.conflicts.append((change, "it was changed in the layer meanwhile"))
-        os.unlink(step.name, dir_fd=tree.staging)
-        return False
-    return True
+    if change.thing is Thing.LINK or (facts.mode, facts.size, facts.mtime) == change.new[:1] + change.new[2:4]:
+        return True
+    landed.conflicts.append((change, "it was changed in the layer meanwhile"))
+    return False
+
+
+def _unmark(place: str) -> None:
+    """Take overlayfs's own attributes off a file."""
+    for attribute in os.listxattr(place, follow_symlinks=False):
+        if attribute.startswith(("user.overlay.", "trusted.overlay.")):
+            os.removexattr(place, attribute, follow_symlinks=False)
 
 
 def _facts(name: str, folder: int) -> Facts:
     return Facts.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
-
-
-def _as_judged(facts: Facts, new: Facts | None) -> bool:
-    """Whether what was staged is what was looked at: a regular file of that mode, size and time."""
-    return new is not None and (facts.mode, facts.size, facts.mtime) == (new.mode, new.size, new.mtime)
-
-
-def _link(tree: _Tree, step: _Step, folder: int, name: str) -> bool:
-    """Give the layer's file a second name in the staging folder, if it can be had without copying.
-
-    A file with other names in the layer is copied: what stays in the layer must not change with the real one.
-    """
-    if step.change.new is None or step.change.new.links != 1:
-        return False
-    try:
-        os.link(name, step.name, src_dir_fd=folder, dst_dir_fd=tree.staging, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
-            return False
-        raise
-    place = f"/proc/self/fd/{tree.staging}/{step.name}"
-    for attribute in os.listxattr(place, follow_symlinks=False):
-        if attribute.startswith(("user.overlay.", "trusted.overlay.")):
-            os.removexattr(place, attribute, follow_symlinks=False)
-    return True
 
 
 def _copy(tree: _Tree, new: str, folder: int, name: str, facts: Facts) -> None:
@@ -330,11 +330,6 @@ def _copy_some(source: int, target: int, at: int, count: int) -> int:
     return os.pwrite(target, block, at) if block else 0
 
 
-def _give(tree: _Tree, name: str) -> None:
-    if os.geteuid() == 0:
-        os.chown(name, *tree.owner, dir_fd=tree.staging, follow_symlinks=False)
-
-
 def _commit(layer: Layer, trees: dict[int, _Tree], steps: list[_Step], landed: Landed, *, again: bool = False) -> None:
     """Do each step, or none: an error that is no conflict undoes what was done. `again`: some may be done."""
     done: list[_Step] = []
@@ -371,22 +366,24 @@ def _do(tree: _Tree, step: _Step, *, again: bool) -> str:
         return _make_folder(tree, change, folder, name, again=again)
     if again and not _is_staged(tree, step):
         return ""
+    place, new = tree.source(step)
     if change.old is None:
-        rename(tree.staging, step.name, folder, name)
+        rename(place, new, folder, name)
         return ""
     if not _facts(name, folder).same_file(change.old):
         return "the real one changed since the task began"
-    rename(tree.staging, step.name, folder, name, RENAME_EXCHANGE)
-    if _facts(step.name, tree.staging).same_file(change.old):
+    rename(place, new, folder, name, RENAME_EXCHANGE)
+    if _facts(new, place).same_file(change.old):
         return ""
-    rename(tree.staging, step.name, folder, name, RENAME_EXCHANGE)
+    rename(place, new, folder, name, RENAME_EXCHANGE)
     return "the real one changed while it landed"
 
 
 def _is_staged(tree: _Tree, step: _Step) -> bool:
-    """Whether the staging folder still holds what was made for this step (and not what it replaced)."""
+    """Whether what takes the path's place is still where it was (and not what it replaced)."""
+    place, new = tree.source(step)
     try:
-        return _facts(step.name, tree.staging).inode == step.staged
+        return _facts(new, place).inode == step.staged
     except FileNotFoundError:
         return False
 
@@ -469,9 +466,9 @@ def _undo(tree: _Tree, step: _Step) -> None:
         tree.real.moved(change.path)
         os.rmdir(name, dir_fd=folder)
     elif change.old is None:
-        rename(folder, name, tree.staging, step.name)
+        rename(folder, name, *tree.source(step))
     else:
-        rename(tree.staging, step.name, folder, name, RENAME_EXCHANGE)
+        rename(*tree.source(step), folder, name, RENAME_EXCHANGE)
 
 
 def _forget(layer: Layer, trees: Iterable[_Tree]) -> None:
@@ -515,4 +512,4 @@ def _step_of(line: dict[str, Any]) -> _Step:
         line["part"], line["path"], Kind(line["kind"]), Thing(line["thing"]), facts(line["new"]), facts(line["old"]),
         line["target"],
     )  # fmt: skip
-    return _Step(line["n"], change, line["staged"])
+    return _Step(line["n"], change, line["staged"], line["in_layer"])

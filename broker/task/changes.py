@@ -15,6 +15,7 @@ from typing import Any
 from broker.classify import classify
 from broker.classify.contents import MAX_CONTENT, looks_into
 from broker.classify.context import Context
+from broker.classify.plain_names import is_plain
 from broker.classify.risk import Assessment, Risk
 from broker.decide.decide import decide
 from broker.decide.envelope import Envelope
@@ -61,6 +62,8 @@ class ChangeJudge:
         self._context = context
         self._grants = tuple(grants)
         self._keep = tuple(keep)
+        # (part, folder, kind) of plain files that may land: what is true of one is true of its neighbours.
+        self._permitted: set[tuple[int, str, Kind]] = set()
         self._roots = tuple(path for path, _, _ in layer.manifest.parts)
 
     def judge(self, changes: Iterable[Change]) -> Judged:
@@ -87,12 +90,18 @@ class ChangeJudge:
                 what=f"{change.kind} {self.path(change)}", effects=frozenset({Risk.PERSISTENCE}), layer=Layer.LANDING,
                 rule="landing.broker", reason="broker itself runs from there.", hint="Nothing: an operator changes broker.",
             )  # fmt: skip
+        folder, _, name = change.path.rpartition("/")
+        like_its_neighbours = (change.part, folder, change.kind) if change.thing is Thing.FILE and is_plain(name) else None
+        if like_its_neighbours in self._permitted:
+            return None
         operation = self.operation(change)
         assessment = classify(operation, self._context)
         refusal: Deny | Ask | None = None
         for scope in (None, *self._grants):
             answer = decide(operation, assessment, self._envelope, self._context, scope=scope)
             if isinstance(answer, Allow):
+                if like_its_neighbours is not None and not looks_into(self.path(change), self._context):
+                    self._permitted.add(like_its_neighbours)
                 return None
             refusal = refusal or answer
         assert refusal is not None
