@@ -40,6 +40,7 @@ class Entry(NamedTuple):
     parts: tuple[str, ...]
     folder: bool
     deep: bool = False
+    source: str = ""  # where it was learned
 
     @property
     def rule(self) -> str:
@@ -55,10 +56,11 @@ Index = dict[str, list[Entry]]
 def catalogue(kind: str, where: str) -> Index:
     """The entries of one section, by the first component; those that start with a pattern under `*`."""
     index: Index = {}
-    for key, why in load()["paths"].get(kind, {}).get(where, {}).items():
+    for key, sentence in load()["paths"].get(kind, {}).get(where, {}).items():
+        why, _, source = sentence.removesuffix("]").partition(" [")
         folder = key.endswith("/")
         parts = tuple(key.strip("/").split("/"))
-        entry = Entry(kind, where, key, why, parts, folder, "**" in parts)
+        entry = Entry(kind, where, key, why, parts, folder, "**" in parts, source)
         index.setdefault("*" if "*" in parts[0] else parts[0], []).append(entry)
     return index
 
@@ -494,7 +496,9 @@ def _too_long(finding: Finding, text: str, span: Span) -> bool:
     """No kernel opens such a path, and looking for what it means would cost by the square of its length."""
     if len(text) <= PATH_MAX:
         return False
-    finding.add(Risk.UNKNOWN, "path.too_long", f"A path of {len(text)} characters: no program can open it.", span)
+    finding.add(
+        Risk.UNKNOWN, "path.too_long", f"A path of {len(text)} characters: no program can open it.", span
+    )
     return True
 
 

@@ -216,12 +216,18 @@ def _home(path: str, home: str) -> str:
 
 
 def _file_write(op: str, home: str) -> Operation:
-    """`PATH`, or `PATH: what is written`, `PATH (remark)`, `PATH -> target` for a link."""
+    """`PATH`, or `PATH: what is written`, `PATH (remark)`, `PATH -> target` for a link.
+
+    `PATH (folder -> elsewhere)` says that a folder on the way is a link: the file lies elsewhere, from the root on.
+    """
     from broker.request.operation import FileAction, FileChange
 
     link, arrow, target = op.partition(" -> ")
     if arrow:
-        path = link.split(" (", 1)[0]
+        path, remark, _ = link.partition(" (")
+        if remark:
+            name = path.rpartition("/")[2]
+            return FileChange(action=FileAction.WRITE, path=f"/{target.rstrip(')').strip('/')}/{name}")
         return FileChange(
             action=FileAction.SYMLINK,
             path=_home(path, home),

@@ -182,15 +182,51 @@ def test_protected_paths_are_relative_to_the_workspace() -> None:
     assert not any(path.startswith("/") or path.endswith("/") for path in found)
 
 
+SECTIONS = [(kind, where) for kind in ("persistence", "secret", "system") for where in ("workspace", "home", "absolute", "name")]  # fmt: skip
+
+
 def test_the_catalogue_is_large_enough_to_be_of_use() -> None:
-    assert (
-        sum(
-            len(entries(k, w))
-            for k in ("persistence", "secret")
-            for w in ("workspace", "home", "absolute", "name")
-        )
-        > 400
+    assert sum(len(entries(kind, where)) for kind, where in SECTIONS) > 1500
+
+
+@pytest.mark.parametrize(("kind", "where"), SECTIONS)
+def test_every_entry_says_who_trusts_it_and_where_that_was_learned(kind: str, where: str) -> None:
+    for entry in entries(kind, where):
+        assert entry.source and not entry.source.endswith("]"), entry.key
+        assert entry.why and entry.why[-1] not in ".[] ", entry.key
+        assert entry.key == entry.key.lower(), entry.key
+
+
+@pytest.mark.parametrize("entry", entries("system", "absolute"), ids=lambda entry: entry.key)
+def test_each_target_of_the_system_is_its_business(entry: Entry, context: Context) -> None:
+    assert write("/" + example(entry), context) & {"system_write", "destructive"}
+    if not entry.key.startswith(("/proc", "/sys")):
+        assert read("/" + example(entry), context) <= {"system_write"}
+
+
+@pytest.mark.parametrize("kind", ["persistence", "secret"])
+@pytest.mark.parametrize(
+    "path",
+    ["src/main.py", "README.md", "docs/index.md", "tests/test_a.py", "Cargo.lock", "assets/logo.svg", "index.html", "app/settings.py",
+     "skills/index.ts", "tools.md", "public/app.json", "memory.c", "data/auth.csv", ".gitignore", ".editorconfig", ".dockerignore", ".venv/bin/python",
+     ".venv/pyvenv.cfg", "node_modules/x/index.js", "target/debug/app", "build/main.o", ".terraform/x", "compile_commands.json", ".pnp.cjs",
+     ".pytest_cache/x", ".mypy_cache/x", "dist/index.js", "package-lock.json", "k8s/app.yaml", "src/token.rs", "keys.py", "private.go"],
+)  # fmt: skip
+def test_what_projects_are_made_of_is_not_protected(kind: str, path: str, context: Context) -> None:
+    found = (
+        write("/work/project/" + path, context)
+        if kind == "persistence"
+        else read("/work/project/" + path, context)
     )
+    assert found <= {"local_write"}
+
+
+@pytest.mark.parametrize(
+    "path", [".nuget/packages/x", ".cargo-cache", ".cache/pip/x", ".m2/repository/x", ".npm/_cacache/x", ".ccache/x", ".yarn/berry/cache/x",
+             ".julia/packages/x", ".gradle/caches/x", ".config/libreoffice/4/user/x", ".config/pulse/cookie", ".local/share/uv/python/x", ".conda/environments.txt"],
+)  # fmt: skip
+def test_what_tools_keep_in_a_home_for_themselves_is_not_protected(path: str, context: Context) -> None:
+    assert write("/home/dev/" + path, context) == {"local_write"}
 
 
 @pytest.mark.parametrize(
