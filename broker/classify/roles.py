@@ -229,6 +229,7 @@ def destination(call: Call, sources: list[Word], target: Word) -> None:
     for source in sources:
         name = source.text.rstrip("/").rsplit("/", 1)[-1]
         if not name or name in (".", ".."):
+            unnamed_files(call, target)
             continue
         inner = Word(text.rstrip("/") + "/" + name, False, source.glob, target.start, target.end)
         if folder:
@@ -242,6 +243,21 @@ def destination(call: Call, sources: list[Word], target: Word) -> None:
                 call.write(inner, whole=whole)
     if folder and not sources:
         call.write(target, whole=whole)
+
+
+def unnamed_files(call: Call, target: Word) -> None:
+    """Files under names that only an archive or another folder knows land here: what they could overwrite counts.
+
+    In the workspace itself that would be everything that is protected in it, each time: there only its own
+    name counts, as it does for `cp -r x .`.
+    """
+    context = call.inquiry.context
+    path = paths.resolve(target.text, call.scope.cwd, context)
+    if path == context.home and path != context.workspace:
+        call.add(
+            Risk.PERSISTENCE, "path.unnamed", f"Files land in {shown(path)}, where shells read profiles."
+        )
+    call.write(target, whole=path != context.workspace)
 
 
 def _library(call: Call, word: Word, what: str) -> None:

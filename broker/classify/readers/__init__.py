@@ -10,10 +10,10 @@ from importlib import import_module
 from broker.classify.call import READERS, Reader
 
 FAMILIES = {
-    "building": "asks goals make cmake compiler ar formatter prettier tsc go-install npm-run npm-config npm-pkg",
+    "building": "asks toolchain goals make cmake compiler ar formatter prettier tsc go-install npm-run npm-config npm-pkg",
     "builtins": "cd export set unset read eval source trap exec alias hash compgen fc history wait enable let printf test echo",
     "databases": "sql sqlite redis",
-    "files": "unless_dry dd tar unzip compressor chmod chown rsync",
+    "files": "unless_dry dd tar zip unzip compressor chmod chown rsync",
     "git": "git git-external git-branch git-clean git-foreach vcs git-config git-remote-url git-checkout",
     "interpreters": "shell interpreter python",
     "media": "window ffmpeg magick exiftool sox ghostscript exiv2",
@@ -21,7 +21,7 @@ FAMILIES = {
     "searching": "find fd",
     "services": "service remote-copy container http-verbs",
     "system": "ps printenv kill crontab init look looks_or_changes verbs sysctl tmux",
-    "text": "sed awk jq mlr",
+    "text": "sed awk jq mlr ex",
     "windows": "windows",
     "wrappers": "env xargs parallel sudo su watch flock script busybox ldso command_after_dashes nix-shell",
 }

@@ -9,7 +9,7 @@ from broker.classify.call import Call, like, reader
 from broker.classify.commands import judge_parsed
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
-from broker.classify.roles import apply_operands, judge_options
+from broker.classify.roles import apply_operands, judge_options, unnamed_files
 from broker.classify.scope import shown
 from broker.classify.word import Word
 
@@ -70,11 +70,13 @@ def _tar(call: Call) -> None:
             call.write(archive)
         for word in parsed.operands:
             call.read(word, whole=True)
+            if "removes" in marks:
+                call.delete(word, whole=True)
     elif "extract" in marks:
         if archive is not None:
             call.read(archive)
         if "to_stdout" not in marks:
-            call.write(folder or Word("./.", True, False, 0, 0))
+            unnamed_files(call, folder or Word("./.", True, False, 0, 0))
             for word in parsed.operands:  # named members land under their names
                 if "*" not in word.text:
                     call.write(like(word, f"{folder.text.rstrip('/')}/{word.text}" if folder else word.text))
@@ -97,14 +99,25 @@ def _old_style(call: Call, words: list[Word]) -> list[Word]:
     return out + rest
 
 
+@reader("zip")
+def _zip(call: Call) -> None:
+    """zip: what it packs it deletes afterwards with -m."""
+    parsed = parse(call, call.words[1:])
+    judge_parsed(call, call.entry, parsed)
+    if "removes" in call.marks:
+        for word in parsed.operands[1:]:
+            call.delete(word, whole="whole" in call.marks)
+
+
 @reader("unzip")
 def _unzip(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
     if parsed.operands:
         call.read(parsed.operands[0])
-    if not call.marks & {"lists"} and not any(option.role == "write" for option, _ in parsed.options):
-        call.write(Word("./.", True, False, 0, 0))
+    if not call.marks & {"lists"}:
+        folder = next((value for option, value in parsed.options if "folder" in option.marks), None)
+        unnamed_files(call, folder or Word("./.", True, False, 0, 0))
 
 
 @reader("compressor")

@@ -113,3 +113,34 @@ def _mlr(call: Call) -> None:
             call.write(word)
         else:
             call.read(word)
+
+
+_EX_WRITES = re.compile(r":*[%.$\d,]*(?:w|wq|write|sav|saveas|x|r?update)!?\s+(?:>>\s*)?(?P<file>[^\s!|]\S*)")
+_EX_RUNS = re.compile(r":*[%.$\d,]*(?:silent!?\s+|sil!?\s+)?(?:r(?:ead)?\s*|w(?:rite)?\s+)?!(?P<command>.+)")
+
+
+@reader("ex")
+def _ex(call: Call) -> None:
+    """vi, ex, ed: files that are edited, and commands (-c, +, the input) that write others or run programs."""
+    commands: list[str] = []
+    words: list[Word] = []
+    for word in call.words[1:]:
+        if word.text.startswith("+") and len(word.text) > 1:
+            commands.append(word.text[1:])
+        else:
+            words.append(word)
+    parsed = parse(call, words)
+    judge_parsed(call, call.entry, parsed)
+    commands += [value.text for option, value in parsed.options if "ex" in option.marks and value is not None]
+    stdin = call.scope.stdin
+    if stdin is not None and stdin.text is not None:
+        commands += stdin.text.splitlines()[:64]
+    for command in commands:
+        runs = _EX_RUNS.fullmatch(command)
+        if runs is not None:
+            call.shell_text(runs["command"])
+            continue
+        for part in command.split("|"):
+            writes = _EX_WRITES.fullmatch(part.strip())
+            if writes is not None:
+                call.write(Word(writes["file"], False, False, 0, 0))
