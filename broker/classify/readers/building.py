@@ -19,33 +19,40 @@ def _asks(call: Call) -> None:
         by_grammar(call)
 
 
+@reader("toolchain")
+def _toolchain(call: Call) -> None:
+    """`cargo +nightly …`: the tool chain comes before everything."""
+    if len(call.words) > 1 and call.words[1].text.startswith("+"):
+        call.words = [call.words[0], *call.words[2:]]
+    by_grammar(call)
+
+
 @reader("goals")
 def _goals(call: Call) -> None:
     """Build tools whose operands are goals, each with effects of its own: mvn, gradle, ant, sbt …"""
     entry = call.entry
     words = call.words[1:]
-    goals = 0
-    asked = bool(words)
+    first = True
     while words:
         parsed = parse(call, words)
         judge_options(call, parsed)
-        asked &= all("asks" in option.marks for option, _ in parsed.options)
+        if first and _only_asked(parsed, words):
+            return
+        first = False
         if not parsed.rest:
             break
-        goals += 1
         goal, words = parsed.rest[0].text, parsed.rest[1:]
         # A goal may name its project or plugin: `:app:publish`, `release:perform`.
         for risk in entry.commands.get(goal) or entry.commands.get(goal.rpartition(":")[2], ()):
             call.add(risk, f"program.{entry.name}.{goal}", WHY[risk].format(f"{entry.name} {goal}"))
-    if goals or not asked:
-        for risk in entry.effects:
-            call.add(risk, f"program.{entry.name}", entry.why or default_why(entry, risk))
+    for risk in entry.effects:
+        call.add(risk, f"program.{entry.name}", entry.why or default_why(entry, risk))
 
 
 @reader("make")
 def _make(call: Call) -> None:
     parsed = parse(call, call.words[1:])
-    if _only_asked(parsed):
+    if _only_asked(parsed, call.words[1:]):
         return
     judge_options(call, parsed)
     if not call.marks & {"dry"} or "eval" in call.marks:
@@ -59,10 +66,11 @@ def _make(call: Call) -> None:
             set_variable(call, match.group(1), match.group(2))
 
 
-def _only_asked(parsed: Parsed) -> bool:
+def _only_asked(parsed: Parsed, words: list[Word]) -> bool:
     """Whether all that is on the command line asks the program about itself."""
+    flags = sum(word.text.startswith("-") for word in words)  # those that nobody knows are not in `parsed`
     return (
-        bool(parsed.options)
+        len(parsed.options) == flags > 0
         and not parsed.operands
         and not parsed.rest
         and all("asks" in option.marks for option, _ in parsed.options)
@@ -77,21 +85,23 @@ def _cmake(call: Call) -> None:
     if words and words[0].text == "-E" and tools is not None:
         judge_sub(call, tools, words[1:])
         return
+    words = _detached(call)
     parsed = parse(call, words)
-    if _only_asked(parsed):
+    if _only_asked(parsed, words):
         return
     call.add(Risk.CODE_EXECUTION, "program.cmake", call.entry.why)
     judge_options(call, parsed)
 
 
-_PASSED_ON = {"l": "ld", "a": "as", "p": "gcc"}
+_PASSED_ON = {"l": "ld", "a": "as", "p": "cc1"}
 
 
 @reader("compiler")
 def _compiler(call: Call) -> None:
     """Compilers and linkers: what they write, which code they load, and what they hand to the next tool."""
-    parsed = parse(call, call.words[1:])
-    if _only_asked(parsed):
+    words = _detached(call)
+    parsed = parse(call, words)
+    if _only_asked(parsed, words):
         return
     judge_options(call, parsed)
     for_linker: list[Word] = []
@@ -111,6 +121,24 @@ def _compiler(call: Call) -> None:
     writes = any(option.role == "write" for option, _ in parsed.options)
     if not writes and "check" not in call.marks:
         call.add(Risk.LOCAL_WRITE, f"program.{call.entry.name}", f"{call.name} writes its output.")
+
+
+def _detached(call: Call) -> list[Word]:
+    """`-oFILE` and `-BFOLDER` as the two words that they stand for."""
+    words: list[Word] = []
+    for word in call.words[1:]:
+        text = word.text
+        options = call.entry.options
+        if (
+            text[:2] in ("-o", "-B")
+            and len(text) > 2
+            and text[:2] in options
+            and text.partition("=")[0] not in options
+        ):
+            words += [like(word, text[:2]), like(word, text[2:])]
+        else:
+            words.append(word)
+    return words
 
 
 def _options_of(call: Call, program: str, words: list[Word]) -> None:
@@ -133,16 +161,16 @@ def _response_file(call: Call, word: Word) -> None:
 def _ar(call: Call) -> None:
     """The first word of ar is a bundle of letters, with or without a dash: an operation, and how to do it."""
     words = call.words[1:]
-    at = next((at for at, word in enumerate(words) if not word.text.startswith("--")), len(words))
-    if at == len(words):
-        judge_options(call, parse(call, words))
-        return
-    letters = words[at].text
-    parsed = parse(call, words[:at] + words[at + 1 :])
+    for at, word in enumerate(words):
+        if word.text[:1] == "-" and word.text[1:2] not in ("", "-"):
+            words[at] = like(word, word.text[1:])
+            break
+    parsed = parse(call, words)
     judge_options(call, parsed)
-    if letters.lstrip("-").strip("Vh") == "":
+    if not parsed.operands:
         return
-    operands = parsed.operands
+    letters = parsed.operands[0].text
+    operands = parsed.operands[1:]
     if set(letters) & set("abiN"):
         operands = operands[1:]  # where in the archive, or the how manieth
     archive, members = operands[:1], operands[1:]
@@ -163,7 +191,7 @@ def _ar(call: Call) -> None:
 def _formatter(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
-    if "check" in call.marks or _only_asked(parsed):
+    if "check" in call.marks or _only_asked(parsed, call.words[1:]):
         return
     call.add(Risk.LOCAL_WRITE, f"program.{call.entry.name}", f"{call.name} rewrites files.")
     for word in parsed.operands:

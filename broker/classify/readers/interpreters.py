@@ -120,21 +120,22 @@ def _interpreter(call: Call) -> None:
         return
     if ended:
         _arguments_of_code(call, rest)
-    elif rest:
-        script = rest[0]
-        if script.text == "-":
-            _interpreter_stdin(call)
-        else:
-            call.read(script)
-            call.add(
-                Risk.CODE_EXECUTION,
-                "interpreter.script",
-                f"{call.name} runs the code in {shown(script.text)}.",
-            )
+    elif rest and rest[0].text != "-":
+        _interpreter_script(call, rest)
     else:
         _interpreter_stdin(call)
     if not call.finding.effects:
         call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code.")
+
+
+def _interpreter_script(call: Call, rest: list[Word]) -> None:
+    """A script and its arguments. Some are programs that we know: `php artisan …`, `python manage.py …`."""
+    script = rest[0]
+    call.read(script)
+    call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs the code in {shown(script.text)}.")
+    name = script.text.rpartition("/")[2]
+    if name in call.entry.raw.get("scripts", "").split() and entry_of(name) is not None:
+        call.command([like(script, name), *rest[1:]])
 
 
 def _arguments_of_code(call: Call, words: list[Word]) -> None:
@@ -188,10 +189,7 @@ def _python(call: Call) -> None:
     if not rest or rest[0].text == "-":
         _interpreter_stdin(call)
         return
-    call.read(rest[0])
-    call.add(
-        Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs the code in {shown(rest[0].text)}."
-    )
+    _interpreter_script(call, rest)
 
 
 def _python_module(call: Call, module: Word, rest: list[Word]) -> None:
