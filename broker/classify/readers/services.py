@@ -22,72 +22,86 @@ _LEADING = 6
 def _service(call: Call) -> None:
     """A service's client (`aws ec2 terminate-instances`): its own commands, else the first verb among its words.
 
-    `*~delete` in the commands of an entry, or of the one that `verbs` names (`_verbs`), is a verb wherever it stands; `*~secret~*` a noun:
-    it counts, and the verb is still looked for. A verb fits what begins with it and a hyphen, too.
+    In the commands of an entry, or of the one that `verbs` names (`_verbs`), `*~delete` is a verb wherever it stands,
+    in `delete-bucket` and `records-delete` too; `*~secret~*` is a word that counts while the verb is looked for.
     """
     entry = call.entry
     parsed = parse(call, call.words[1:])
     if call.words[-1].text == "--help":
         return
-    rest = parsed.rest
-    own = {" ".join(word.text for word in rest[:length]) for length in (1, 2, 3)}
-    if not rest or own & (entry.commands.keys() | entry.sub.keys()):
+    depth = entry.raw.get("depth", _LEADING)
+    leading, behind = _leading_words(entry, parsed.rest, depth)
+    own = {" ".join(word.text for word in leading[:length]) for length in (1, 2, 3)}
+    if not leading or own & (entry.commands.keys() | entry.sub.keys()):
+        parsed.rest = leading + behind
         judge_parsed(call, entry, parsed)
         return
     judge_options(call, parsed)
     common = entry_of(entry.raw.get("verbs", "_verbs"))
     assert common is not None
-    if common.commands.get(rest[0].text) == (Risk.SAFE,):
+    if common.commands.get(leading[0].text) == (Risk.SAFE,):
         return
-    nouns: list[tuple[str, tuple[Risk, ...]]] = []
-    for word in _leading_words(rest, entry.raw.get("depth", _LEADING)):
+    counting: list[tuple[str, tuple[Risk, ...]]] = []
+    for word in leading:
         if not word.known:
             call.add(Risk.UNKNOWN, "program.dynamic", f"Which command of {entry.name} runs cannot be known.")
             return
-        for part in re.split("[:/,.]", word.text.lower()):  # heroku's apps:destroy, kubectl's secret/name
-            verb = _effects(entry, common, part, "* {}")
-            if verb is not None:
-                _add_all(call, *verb)
-                if verb[0] in _LOOKS:
-                    nouns = []
-                break
-            noun = _effects(entry, common, part, "* {} *")
+        for part in re.split("[:/,.]" if depth == 1 else ":", word.text.lower()):  # apps:destroy, secret/name
+            noun = _known(entry, common, f"* {part} *")
             if noun is not None:
-                nouns.append(noun)
-        else:
-            continue
-        break
-    else:
-        _add_all(call, rest[0].text, entry.commands.get("*") or entry.effects)
-    for found in nouns:
+                counting.append((part, noun))
+                continue
+            verb = _verb(entry, common, part)
+            if verb is not None:
+                _add_all(call, part, verb[1])
+                for found in [] if verb[0] in _LOOKS else counting:
+                    _add_all(call, *found)
+                return
+    for found in counting or [(leading[0].text, entry.commands.get("*") or entry.effects)]:
         _add_all(call, *found)
 
 
-_LOOKS = frozenset(("list", "ls", "search", "status", "describe", "help", "exists", "history", "versions"))
-"""Verbs that name secrets and do not show them."""
+_LOOKS = frozenset(("list", "ls", "search", "status", "describe", "help"))
+"""Verbs that name secrets, restores or runs, and do not show or start them."""
 
 
-def _leading_words(words: list[Word], most: int) -> list[Word]:
-    """The words in front of the first option."""
+def _leading_words(entry: Entry, words: list[Word], most: int) -> tuple[list[Word], list[Word]]:
+    """The words in front of the first option that is not the client's own, and all others."""
     found: list[Word] = []
-    for word in words[:most]:
-        if word.text.startswith("-"):
-            if found:
-                break
+    behind: list[Word] = []
+    at = 0
+    while at < len(words) and len(found) < most:
+        word = words[at]
+        at += 1
+        if not word.text.startswith("-"):
+            found.append(word)
             continue
-        found.append(word)
-    return found
+        option = entry.options.get(word.text.partition("=")[0])
+        if option is None and "=" not in word.text:
+            at -= 1
+            break
+        behind.append(word)
+        if option is not None and option.takes == "=" and "=" not in word.text:
+            behind += words[at : at + 1]
+            at += 1
+    return found, behind + words[at:]
 
 
-def _effects(entry: Entry, common: Entry, text: str, pattern: str) -> tuple[str, tuple[Risk, ...]] | None:
-    """What the tables say of a word, or of the longest beginning of it that ends at a hyphen."""
+def _known(entry: Entry, common: Entry, key: str) -> tuple[Risk, ...] | None:
+    found = entry.commands.get(key)
+    return common.commands.get(key) if found is None else found
+
+
+def _verb(entry: Entry, common: Entry, text: str) -> tuple[str, tuple[Risk, ...]] | None:
+    """What the tables say of a word: of the longest beginning of it that ends at a hyphen, or of its end."""
+    last = text.rpartition("-")[2]
     while text:
-        key = pattern.format(text)
-        found = entry.commands.get(key) or common.commands.get(key)
+        found = _known(entry, common, f"* {text}")
         if found is not None:
             return text, found
         text = text.rpartition("-")[0]
-    return None
+    found = _known(entry, common, f"* {last}")
+    return None if found is None else (last, found)
 
 
 def _add_all(call: Call, what: str, risks: tuple[Risk, ...]) -> None:
