@@ -17,12 +17,18 @@ from broker.classify.secret_names import is_secret_name
 
 @reader("ps")
 def _ps(call: Call) -> None:
+    names_follow = False
     for word in call.words[1:]:
         text = word.text
-        if not text.startswith("-") and re.fullmatch(r"[a-zA-Z]+", text) and "e" in text:
-            call.add(Risk.SYSTEM_WRITE, "secret.environment", "ps e shows the environment of processes.")
-        if re.search(r"\benviron\b", text):
+        bsd = not text.startswith("-") and not names_follow and re.fullmatch(r"[a-zA-Z]+", text)
+        if (bsd and "e" in text) or re.search(r"\benviron\b", text) or text == "-E":
             call.add(Risk.SYSTEM_WRITE, "secret.environment", "ps shows the environment of processes.")
+        names_follow = bool(_PS_VALUE.fullmatch(text))
+
+
+_PS_VALUE = re.compile(
+    r"-[A-Za-z]*[CGgOopqstUu]|--(?:user|User|group|Group|tty|pid|ppid|sid|format|sort|cols|rows|quick-pid)"
+)
 
 
 @reader("printenv")
@@ -39,10 +45,25 @@ def _printenv(call: Call) -> None:
 
 @reader("kill")
 def _kill(call: Call) -> None:
-    targets = [word.text for word in call.words[1:] if not word.text.startswith("-") or word.text == "-1"]
-    if "-1" in targets[-1:] and len(call.words) > 2:
+    words = [word.text for word in call.words[1:]]
+    if call.name == "kill":
+        _judge_pids(call, words)
+        return
+    names = [text for text in words if not text.startswith("-")]
+    whose = [text for text in words if re.match(r"-[a-zA-Z0-9]*[uU]|--(?:e?uid|user)", text)]
+    if any(name in ("", ".", ".*", "^", "$") for name in names) or (whose and len(names) <= 1):
+        call.add(Risk.DESTRUCTIVE, "process.kill_all", "It ends every process of a user.")
+
+
+def _judge_pids(call: Call, words: list[str]) -> None:
+    """`kill -9 -1` and `kill -s KILL -- -1` signal everything; the first word with a dash is the signal."""
+    if words[:1] and words[0] in ("-s", "-n", "--signal"):
+        words = words[2:]
+    elif words[:1] and words[0].startswith("-") and words[0] != "--":
+        words = words[1:]
+    if "-1" in words:
         call.add(Risk.DESTRUCTIVE, "process.kill_all", "It ends every process it may.")
-    if targets[-1:] == ["1"] and call.name == "kill":
+    if "1" in words:
         call.add(Risk.SYSTEM_WRITE, "process.kill_init", "It signals process 1.")
 
 
@@ -52,7 +73,7 @@ def _crontab(call: Call) -> None:
     if texts and all(text in ("-l", "-u") or not text.startswith("-") for text in texts) and "-l" in texts:
         return
     call.add(Risk.PERSISTENCE, "program.crontab", "crontab plants commands that cron runs later.")
-    if "-r" in texts:
+    if any(re.fullmatch(r"-[a-z]*r[a-z]*", text) for text in texts):
         call.add(Risk.DESTRUCTIVE, "program.crontab-r", "crontab -r removes a user's whole table.")
 
 
@@ -125,29 +146,23 @@ def _sysctl(call: Call) -> None:
 
 @reader("tmux")
 def _tmux(call: Call) -> None:
+    """Terminal multiplexers: everything but a look types into shells, or starts them.
+
+    A look is one by its first word, for each of the commands that `;` separates; `#(…)` in a format runs.
+    """
+    entry = call.entry
+    shows = entry.raw["shows"].split()
     texts = [word.text for word in call.words[1:]]
-    if texts and texts[0] in (
-        "ls",
-        "list-sessions",
-        "list-windows",
-        "list-panes",
-        "lsw",
-        "lsp",
-        "-V",
-        "has-session",
-        "has",
-        "capture-pane",
-        "capturep",
-        "-ls",
-        "-list",
-        "list-keys",
-        "show-options",
-        "info",
-        "display-message",
-        "list-commands",
-        "list-buffers",
-        "show-buffer",
-    ):
+    at = 0
+    while at < len(texts) and texts[at].startswith("-") and texts[at] not in shows:
+        option = entry.options.get(texts[at][:2])
+        if option is None or option.name in ("-f", "-c"):
+            break
+        at += 2 if option.takes == "=" and len(texts[at]) == 2 else 1
+    rest = texts[at:]
+    starts = [index for index, text in enumerate(rest) if index == 0 or rest[index - 1].endswith(";")]
+    looks = [rest[index] in shows or rest[index].rstrip(";") in shows for index in starts]
+    if looks and all(looks) and not any("#(" in text for text in rest):
         return
     call.add(
         Risk.CODE_EXECUTION, f"program.{call.name}", f"{call.name} types into, or starts, shells of its own."
