@@ -337,8 +337,16 @@ def _only_shows(texts: list[str], raw: dict[str, Any]) -> bool:
 
 @reader("asked")
 def _asked(call: Call) -> None:
-    """Programs that do what their entry says, unless an option with the mark `asked` says what to do instead."""
+    """Programs that do what their entry says, unless an option with the mark `asked` says what to do instead.
+
+    With the mark `looks`, what an option would else write is only looked at (`ssh-keygen -l -f KEY`).
+    """
     parsed = parse(call, call.words[1:])
+    if "looks" in call.marks:
+        parsed.options = [
+            (option._replace(role="list") if option.role == "write" else option, value)
+            for option, value in parsed.options
+        ]
     entry = replace(call.entry, effects=()) if "asked" in call.marks else call.entry
     judge_operands(call, entry, parsed)
 
