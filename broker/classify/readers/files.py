@@ -9,7 +9,7 @@ from broker.classify.call import Call, like, reader
 from broker.classify.commands import judge_parsed
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
-from broker.classify.roles import apply_operands, judge_options, unnamed_files
+from broker.classify.roles import judge_options, unnamed_files
 from broker.classify.scope import shown
 from broker.classify.word import Word
 
@@ -193,30 +193,3 @@ def _chown(call: Call) -> None:
             call.add(Risk.DESTRUCTIVE, "path.mode_root", f"It changes the owner of all of {shown(path)}.")
         else:
             call.write(word)
-
-
-@reader("rsync")
-def _rsync(call: Call) -> None:
-    parsed = parse(call, call.words[1:])
-    judge_options(call, parsed)
-    operands = parsed.operands
-    remote = False
-    for word in operands:
-        if re.match(r"(?:rsync://|[^/:\s]+::?)", word.text) and not word.text.startswith(("./", "/")):
-            call.add(Risk.NETWORK_EGRESS, "network.host", f"rsync reaches {shown(word.text)}.")
-            remote = True
-    if len(operands) < 2 or "dry" in call.marks:
-        for word in operands:
-            call.read(word, whole=True)
-        return
-    for word in operands[:-1]:
-        call.read(word, whole=True)
-        if "removes_sources" in call.marks:
-            call.delete(word, whole=True)
-    target = operands[-1]
-    if ":" not in target.text.split("/", 1)[0]:
-        if "delete" in call.marks:
-            call.delete(target, whole=True)
-        call.write(target)
-        if not remote:
-            apply_operands(call, (), "read", ("dest",), operands)
