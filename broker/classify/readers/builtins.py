@@ -223,7 +223,8 @@ def _history(call: Call) -> None:
     if not any(text[:1] == "-" and set("wa") & set(text) for text in words):
         return
     files = [word for word in call.words[1:] if not word.text.startswith("-")]
-    for file in files or [Word(call.scope.variables.get("HISTFILE", UNKNOWN), False, False, 0, 0)]:
+    usual = call.scope.variables.get("HISTFILE", call.inquiry.context.home + "/.bash_history")
+    for file in files or [Word(usual, False, False, 0, 0)]:
         call.write(file)
 
 

@@ -42,6 +42,7 @@ class _Tests:
 
 
 _FLAGS = re.compile(r"-[HLPEXdsx]+|-O\d")
+_DASHED_ACTION = re.compile(r"[\u2010-\u2015\u2212]+(?:exec|ok|delete|fprint|fls)")
 _ALL_NAMES = frozenset(("*", "**", "./*", "?*", ".*", "*/*"))
 _NEWER = re.compile(r"-newer[aBcm][aBcmt]")
 
@@ -75,7 +76,11 @@ def _find(call: Call) -> None:
                 for root in roots:
                     _find_delete(call, root, narrowed=tests.narrowed)
             case _ if text[:1] != "-":
-                pass  # no find takes a word here: it refuses all of the line
+                # No find takes a word here: it refuses all of the line. Not so sure is a dash that a text program made.
+                if _DASHED_ACTION.match(text):
+                    call.add(
+                        Risk.UNKNOWN, "option.unrecognised", f"find takes no {shown(text)}, but a reader may."
+                    )
             case _:
                 option = options.get(text)
                 value = words[at + 1] if at + 1 < len(words) else None
