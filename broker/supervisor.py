@@ -31,6 +31,7 @@ from broker.enforce.attach import (
 from broker.enforce.choose import choose_engine
 from broker.enforce.engine import Engine
 from broker.enforce.layer import Layer, Manifest, file_clock, layers_base, make_layer
+from broker.enforce.masks import Masks
 from broker.enforce.runtime import (
     OwnerMark,
     make_task_folder,
@@ -105,6 +106,7 @@ class Stage:
     confined: confinement.Confinement
     layers: tuple[status.LayerStatus, ...]
     folder: Path
+    masks: Masks
     layer: Layer | None = None
     namespace: int = 0
     descriptors: list[int] = field(default_factory=list)
@@ -196,7 +198,10 @@ def _attend(
             os.write(wake_write, b"!")
 
     watched_cap = None if getattr(sandbox.container, "limits_by", "docker") else limits.memory
-    watch = usage.UsageWatch(sandbox.container.init_pid, watched_cap, wake)
+    quota = None
+    if stage.layer is not None:
+        quota = usage.Quota(str(stage.layer.folder), request.profile.sandbox.layer_size)
+    watch = usage.UsageWatch(sandbox.container.init_pid, watched_cap, wake, quota)
     budget = OutputBudget(limits.output, wake)
     with signals_as_events() as signals:
         watch.start()
@@ -210,7 +215,7 @@ def _attend(
                 if process.failed is None:
                     ending = serve_terminal(
                         sandbox, process, stdin=request.stdin, stdout=request.stdout, seconds=seconds,
-                        wake=wake_read, budget=budget, memory_exceeded=lambda: watch.exceeded, signals=signals,
+                        wake=wake_read, budget=budget, exceeded=lambda: watch.exceeded, signals=signals,
                     )  # fmt: skip
                 sandbox.kill()
             else:
@@ -222,7 +227,7 @@ def _attend(
                 streams.start()
                 ending = wait_attached(
                     sandbox, process, seconds=seconds, wake=wake_read, budget=budget,
-                    memory_exceeded=lambda: watch.exceeded, signals=signals,
+                    exceeded=lambda: watch.exceeded, signals=signals,
                 )  # fmt: skip
                 _note_memory(stage)
                 sandbox.kill()
@@ -262,6 +267,7 @@ def _finish(
     """Look for survivors, record how it ended, and say so."""
     task, sandbox = stage.task, stage.sandbox
     sandbox.kill()
+    stage.masks.close()
     task.oom = task.oom or sandbox.container.oom_killed() or ending.memory_exceeded
     left = usage.survivors(stage.namespace) if stage.namespace else []
     journal.append(event.SURVIVORS_KILLED, task=task.path, survivors=left)
@@ -273,10 +279,11 @@ def _finish(
         journal.append(event.GUARD_LOST, task=task.path, reason="the guard, or its container, was ended from outside")
     for name, exceeded in (
         ("time", ending.timed_out), ("output", ending.output_exceeded), ("memory", task.oom),
+        ("layer", ending.layer_exceeded),
     ):  # fmt: skip
         if exceeded:
             journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
-    changes = _settle(request, stage, journal, watcher)
+    changes = _settle(request, stage, journal, watcher, ending)
     task.denials.finish()
     common = {
         "engine": engine, "layers": stage.layers, "journal": journal.path, "run": journal.run, "task": task,
@@ -289,11 +296,14 @@ def _finish(
     return result
 
 
-def _settle(request: RunRequest, stage: Stage, journal: Journal, watcher: Watcher) -> dict[str, Any]:
-    """Land what the task changed, as far as its profile permits; nothing, if its sandbox did not end as it should."""
+def _settle(
+    request: RunRequest, stage: Stage, journal: Journal, watcher: Watcher, ending: Ending
+) -> dict[str, Any]:
+    """Land what the task changed, as far as its profile permits; nothing, if it did not end as it should."""
     if stage.layer is None:
         return {}
-    land = request.land if stage.sandbox.failure is None else "never"
+    sound = stage.sandbox.failure is None and not ending.layer_exceeded
+    land = request.land if sound else "never"
     how = Settlement(land=land, ask=watcher.land, keep=tuple(broker_itself(stage.layer.manifest.workspace)))
     return settle(stage.layer, stage.task, journal, how)
 
@@ -332,6 +342,7 @@ def _stage(
     folder = make_task_folder(base, journal.run, workspace.uid, workspace.gid)
     sandbox: Sandbox | None = None
     layer: Layer | None = None
+    masks: Masks | None = None
     try:
         layer = _layer(request, workspace, engine, journal)
         envelope = Envelope(profile=request.profile, trust=request.trust)
@@ -344,6 +355,7 @@ def _stage(
             tell=watcher.denied,
         )  # fmt: skip
         task.lands = workspace.parts()
+        masks = Masks(folder, workspace.masked, task.secret_opened)
         journal.append(
             event.TASK_CREATED, task=task.path, profile=request.profile.name, trust=request.trust.label,
             effects=envelope.effects, context=confined.context, protected=workspace.protected,
@@ -367,19 +379,22 @@ def _stage(
         )  # fmt: skip
         if layer is not None:
             layer.wait_for_the_clock()
+        masks.watch(folder)
         sandbox.listen()
         diagnose(
             "sandbox.ready", run=journal.run, engine=engine.name, guard_pid=sandbox.container.init_pid, limits_by=limits_by,
             milliseconds=round((time.monotonic() - began) * 1000, 1),
         )  # fmt: skip
         namespace = usage.pid_namespace(sandbox.container.init_pid)
-        stage = Stage(task, sandbox, confined, layers, folder, layer, namespace)
+        stage = Stage(task, sandbox, confined, layers, folder, masks, layer, namespace)
         yield stage
         for descriptor in stage.descriptors:
             os.close(descriptor)
     finally:
         if sandbox is not None:
             sandbox.close()
+        if masks is not None:
+            masks.close()
         if layer is not None:
             layer.leave()
         remove_task_folder(folder)

@@ -1,35 +1,82 @@
-"""`broker gc`: remove what brokers that died left on this host."""
+"""`broker gc`: remove what brokers that died left on this host, and changes that were kept for too long."""
 
 from __future__ import annotations
 
 import argparse
 
-SUMMARY = "remove what a dead broker left behind"
+SUMMARY = "remove what a dead broker left behind, and old kept changes"
 EXAMPLES = """
 broker gc
+broker gc --dry-run              what is there, how large, how old
+broker gc --older-than 7d
 broker gc --json
 """
+KEPT_FOR = "30d"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="remove nothing; list kept changes and what would go")
+    parser.add_argument("--older-than", default=KEPT_FOR, metavar="TIME",
+                        help=f"remove changes that were kept for longer: 12h, 7d (default: {KEPT_FOR})")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the lists as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep both engines. Things of a broker that still lives are never touched."""
+    """Sweep both engines and the layers. Things of a broker that still lives are never touched."""
     import json
+    import time
 
     from broker.enforce.bubblewrap_engine import BubblewrapEngine
     from broker.enforce.choose import docker_may_answer, engine_named
+    from broker.enforce.layer import layers_base, list_layers
+    from broker.errors import UsageError
+    from broker.profiles.quantity import parse_time
+    from broker.record.run_files import state_dir
+    from broker.task.landing import old_layers, recover_landings
 
-    removed = BubblewrapEngine().sweep()
-    if docker_may_answer():
-        removed += engine_named("docker").sweep()
+    try:
+        seconds = parse_time(args.older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than {args.older_than}: {error}") from None
+    base = layers_base(state_dir())
+    removed: list[str] = []
+    if not args.dry_run:
+        removed += BubblewrapEngine().sweep()
+        if docker_may_answer():
+            removed += engine_named("docker").sweep()
+        removed += recover_landings(base)
+    old = {layer.run for layer in old_layers(base, seconds)}
+    kept = []
+    for layer in list_layers(base):
+        if layer.running():
+            continue
+        row = {
+            "run": layer.run, "workspace": layer.manifest.workspace, "bytes": layer.size(),
+            "age_seconds": round(time.time() - (layer.manifest.ended or layer.manifest.began) / 1e9),
+            "removed" if not args.dry_run else "would_be_removed": layer.run in old,
+        }  # fmt: skip
+        kept.append(row)
+        if layer.run in old and not args.dry_run:
+            layer.remove()
+            removed.append(f"changes of {layer.run}")
     if args.json:
-        print(json.dumps({"removed": removed}))
-    else:
-        for line in removed:
-            print(f"removed {line}")
-        print(f"{len(removed)} leftovers removed" if removed else "nothing was left behind")
+        print(json.dumps({"removed": removed, "layers": kept}))
+        return 0
+    _print(removed, kept, dry=args.dry_run)
     return 0
+
+
+def _print(removed: list[str], kept: list[dict[str, object]], *, dry: bool) -> None:
+    from broker.cli.terminal import escape
+
+    for line in removed:
+        print(f"removed {escape(line)}")
+    for row in kept:
+        if row.get("removed"):
+            continue
+        days = float(str(row["age_seconds"])) / 86_400
+        what = "would remove" if row.get("would_be_removed") else "kept"
+        print(f"{what}  {row['run']}  {int(str(row['bytes'])) >> 10} KiB  {days:.1f} days  {escape(str(row['workspace']))}")
+    if not dry:
+        print(f"{len(removed)} leftovers removed" if removed else "nothing was left behind")

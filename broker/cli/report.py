@@ -140,7 +140,7 @@ class Reporter:
     def _changes(self, result: Result) -> str:
         """Say what became of the changes, and what to do about those that did not land."""
         counts = result.changes.get("counts")
-        if not counts:
+        if not counts or not (any(counts.values()) or result.changes["kept"]):
             return ""
         paint = self._colours.paint
         words = [f"{counts['landed']} landed"] if counts["landed"] or not result.changes["kept"] else []

@@ -38,13 +38,16 @@ class Ending:
     timed_out: bool = False
     output_exceeded: bool = False
     memory_exceeded: bool = False
+    layer_exceeded: bool = False
     interrupted: int = 0
     output_lost: str = ""  # why a stream of ours could not take what the command wrote
 
     @property
     def ours(self) -> bool:
         """Whether we ended it."""
-        return self.timed_out or self.output_exceeded or self.memory_exceeded or self.interrupted != 0
+        return (
+            self.timed_out or self.output_exceeded or self.memory_exceeded or self.layer_exceeded or self.interrupted != 0
+        )
 
 
 class OutputBudget:
@@ -266,7 +269,7 @@ class _Watch:
     deadline: float | None
     ending: Ending
     budget: OutputBudget | None
-    memory_exceeded: Callable[[], bool]
+    exceeded: Callable[[], str]
     stop_at: float | None = None
 
     def timeout(self) -> float | None:
@@ -277,8 +280,9 @@ class _Watch:
         now = time.monotonic()
         if self.budget is not None and self.budget.exceeded:
             self.ending.output_exceeded = True
-        elif self.memory_exceeded():
-            self.ending.memory_exceeded = True
+        elif over := self.exceeded():
+            self.ending.memory_exceeded = over == "memory"
+            self.ending.layer_exceeded = over == "layer"
         elif self.deadline is not None and now >= self.deadline:
             self.ending.timed_out = True
         elif self.stop_at is None or now < self.stop_at:
@@ -288,7 +292,7 @@ class _Watch:
 
 def wait_attached(
     sandbox: Sandbox, process: Process, *, seconds: float | None, wake: int, budget: OutputBudget | None,
-    memory_exceeded: Callable[[], bool], signals: int,
+    exceeded: Callable[[], str], signals: int,
 ) -> Ending:  # fmt: skip
     """Wait for the process's end, forward signals, and stop waiting at a limit.
 
@@ -296,7 +300,7 @@ def wait_attached(
     killing the rest is the caller's.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
-    watch = _Watch(deadline, Ending(), budget, memory_exceeded)
+    watch = _Watch(deadline, Ending(), budget, exceeded)
     while not process.over:
         ready, _, _ = select.select([process.changed, wake, signals], [], [], watch.timeout())
         if signals in ready:
@@ -353,11 +357,11 @@ def terminal_size(descriptor: int) -> tuple[int, int]:
 
 def serve_terminal(
     sandbox: Sandbox, process: Process, *, stdin: int, stdout: int, seconds: float | None, wake: int,
-    budget: OutputBudget, memory_exceeded: Callable[[], bool], signals: int,
+    budget: OutputBudget, exceeded: Callable[[], str], signals: int,
 ) -> Ending:  # fmt: skip
     """Connect our terminal with the process's until it ends. Ours is raw meanwhile, and restored always."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    watch = _Watch(deadline, Ending(), budget, memory_exceeded)
+    watch = _Watch(deadline, Ending(), budget, exceeded)
     saved = termios.tcgetattr(stdin)
     master = process.terminal
     sources = {stdin, master, process.changed, wake, signals}

@@ -18,6 +18,7 @@ from broker.enforce.docker_mounts import is_below
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
+from broker.enforce.masks import mask_file
 from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.seal import DEVICES, seal
 from broker.errors import HostCannotEnforce
@@ -182,9 +183,9 @@ def arguments(plan: Plan, link: int) -> list[str]:
     for bind in plan.binds:
         if not _on_overlay(bind.target, plan):
             words += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.target]
-    for path in plan.masked:
+    for number, path in enumerate(plan.masked):
         if not _on_overlay(path, plan):
-            words += ["--ro-bind", f"{plan.run_dir}/empty", path]
+            words += ["--ro-bind", mask_file(plan.run_dir, number), path]
     words += ["--ro-bind", plan.run_dir, "/run/broker"]
     staged, later = _for_the_guard(plan)
     # Everything that bwrap made itself (mount points, /, /run) becomes read-only last.
@@ -219,9 +220,9 @@ def _for_the_guard(plan: Plan) -> tuple[list[str], list[str]]:
     for number, bind in enumerate(bind for bind in plan.binds if _on_overlay(bind.target, plan)):
         staged += ["--ro-bind" if bind.read_only else "--bind", bind.source, f"{STAGE}/over/{number}"]
         later += ["--show", f"{STAGE}/over/{number}", bind.target]
-    for path in plan.masked:
+    for number, path in enumerate(plan.masked):
         if _on_overlay(path, plan):
-            later += ["--show", "/run/broker/empty", path]
+            later += ["--show", mask_file("/run/broker", number), path]
     if plan.overlays:
         later += ["--hide", STAGE]
     if plan.overlays and plan.uid == 0:

@@ -37,7 +37,6 @@ SECCOMP = Path(__file__).with_name("docker_seccomp.json")
 INSIDE = "/run/broker"
 HOSTNAME = "sandbox"
 LINK = "link.sock"
-MASK = "empty"
 # Seconds: for the guard's connection after the engine said "started", and for it to die after SHUTDOWN.
 CONNECT_DEADLINE = 20.0
 DEATH_DEADLINE = 2.0
@@ -346,7 +345,7 @@ def _init_pid(client: APIClient, container_id: str) -> int:
 def container_config(
     plan: Plan, image: str, image_volumes: tuple[str, ...] = (), words: tuple[tuple[str, str, str], ...] = ()
 ) -> dict[str, Any]:
-    """Return the engine's whole configuration of the container. Makes the mask file in the task's folder."""
+    """Return the engine's whole configuration of the container."""
     mounts, tmpfs = _shown(plan, image_volumes)
     mounts = [_volume(overlay, held) for overlay, held in zip(plan.overlays, words, strict=True)] + mounts
     return {
@@ -438,11 +437,8 @@ def _shown(plan: Plan, image_volumes: tuple[str, ...]) -> tuple[list[dict[str, o
     if "/tmp" in tmpfs:
         # Programs that want their temporary files to last write here; the root is read-only.
         tmpfs.setdefault("/var/tmp", tmpfs["/tmp"])
-    empty = run_dir / MASK
-    if plan.masked and not empty.exists():
-        empty.touch(0o444)
     below = tuple(Bind(source=overlay.lower, target=overlay.target) for overlay in plan.overlays)
-    files, folders = masks(plan.masked, (*below, *shown), str(empty))
+    files, folders = masks(plan.masked, (*below, *shown), plan.run_dir)
     mounts += files
     tmpfs |= folders
     # A VOLUME of the image would be writable and unlimited space on the host.

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from broker.enforce.engine import Bind, Tmpfs
+from broker.enforce.masks import mask_file
 from broker.errors import HostCannotEnforce
 
 Mount = dict[str, object]
@@ -90,21 +91,21 @@ def host_path(path: str, binds: Iterable[Bind]) -> str | None:
     return None
 
 
-def masks(paths: Iterable[str], binds: tuple[Bind, ...], empty: str) -> tuple[list[Mount], dict[str, str]]:
+def masks(paths: Iterable[str], binds: tuple[Bind, ...], run_dir: str) -> tuple[list[Mount], dict[str, str]]:
     """Return the mounts that hide secrets: an empty read-only file or folder over each.
 
     What does not exist is left alone: the engine would make a file in the user's own tree to mount over.
     """
     files: list[Mount] = []
     folders: dict[str, str] = {}
-    for path in paths:
+    for number, path in enumerate(paths):
         host = host_path(path, binds)
         if host is None or not os.path.exists(host):
             continue
         if os.path.isdir(host):
             folders[path] = EMPTY_TMPFS
         else:
-            files.append(_bind(empty, path, read_only=True, recursive=False))
+            files.append(_bind(mask_file(run_dir, number), path, read_only=True, recursive=False))
     return files, folders
 
 

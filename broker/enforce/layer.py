@@ -112,11 +112,14 @@ class Layer:
         """The task is over, one way or the other: what was not settled is kept, unless nothing was changed."""
         if self.manifest.state != "running":
             return
-        changed = any(os.listdir(self.upper(number)) for number in range(len(self.manifest.parts)))
-        if changed:
-            self.update(state="kept", ended=time.time_ns())
-        else:
+        if self.untouched():
             self.remove()
+        else:
+            self.update(state="kept", ended=time.time_ns())
+
+    def untouched(self) -> bool:
+        """Whether nothing was changed."""
+        return not any(os.listdir(self.upper(number)) for number in range(len(self.manifest.parts)))
 
     def size(self) -> int:
         """Return how many bytes it takes on disk."""

@@ -152,7 +152,6 @@ def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
         (folder / "owner").write_text(str(OwnerMark.mine()), encoding="ascii")
     os.link(guard_binary(base), folder / "guard")
     (folder / "denials.jsonl").touch(0o644)
-    (folder / "empty").touch(0o444)  # shown in the place of secrets
     home = "/home/agent"
     (folder / "passwd").write_text(
         "".join(
@@ -165,7 +164,7 @@ def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
         ("" if gid == 0 else "root:x:0:\n") + f"agent:x:{gid}:\n" + ("" if gid == 65534 else "nogroup:x:65534:\n"),
         encoding="ascii",
     )
-    for name, mode in (("passwd", 0o644), ("group", 0o644), ("denials.jsonl", 0o644), ("empty", 0o444)):
+    for name, mode in (("passwd", 0o644), ("group", 0o644), ("denials.jsonl", 0o644)):
         (folder / name).chmod(mode)  # whatever our umask is
     if os.geteuid() == 0:
         # The task's user may look, and no more: root writes here, and must not be led elsewhere by a link.

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker.enforce.layer import folder_size
+
 FIRST_LOOK = 0.05
 INTERVAL = 0.2
 WATCH_INTERVAL = 0.05
@@ -41,13 +43,41 @@ class Usage:
         }
 
 
-class UsageWatch:
-    """Samples a task's process tree on a thread. `exceeded` is set when memory passes `memory_cap`."""
+@dataclass(slots=True)
+class Quota:
+    """How much a folder may take on disk, in bytes. Its tree is only measured when the disk has become fuller."""
 
-    def __init__(self, init_pid: int, memory_cap: int | None, notify: Callable[[], None]) -> None:
+    folder: str
+    limit: int
+    _free: int | None = None
+
+    def exceeded(self) -> bool:
+        """Whether the folder takes more than it may."""
+        free = _free_bytes(self.folder)
+        if self._free is None:
+            self._free = free
+        if self._free - free < self.limit // 2:
+            return False
+        taken = folder_size(self.folder)
+        self._free = free + taken  # what it takes is all that counts; the disk is everybody's
+        return taken > self.limit
+
+
+def _free_bytes(folder: str) -> int:
+    facts = os.statvfs(folder)
+    return facts.f_bfree * facts.f_frsize
+
+
+class UsageWatch:
+    """Samples a task's process tree on a thread. `exceeded` says what passed its limit: memory or layer."""
+
+    def __init__(
+        self, init_pid: int, memory_cap: int | None, notify: Callable[[], None], quota: Quota | None = None
+    ) -> None:
         """Watch the descendants of `init_pid`; a cap here is for hosts where no control group can be made."""
         self.usage = Usage()
-        self.exceeded = False
+        self.exceeded = ""
+        self._quota = quota
         self._init_pid = init_pid
         self._cap = memory_cap
         self._notify = notify
@@ -103,8 +133,13 @@ class UsageWatch:
         usage.samples += 1
         usage.peak_memory = max(usage.peak_memory, memory)
         usage.peak_processes = max(usage.peak_processes, count)
-        if self._cap is not None and memory > self._cap and not self.exceeded:
-            self.exceeded = True
+        over = ""
+        if self._cap is not None and memory > self._cap:
+            over = "memory"
+        elif self._quota is not None and self._quota.exceeded():
+            over = "layer"
+        if over and not self.exceeded:
+            self.exceeded = over
             self._notify()
 
 

@@ -181,6 +181,16 @@ def recover_landings(base: Path) -> Iterator[str]:
                 yield f"landing of {layer.run} that was interrupted: {how}"
 
 
+def old_layers(base: Path, seconds: float) -> list[Layer]:
+    """Return the layers that nobody needs: kept for longer than this, or of a dead broker's task that changed nothing."""
+    now = _now()
+    return [
+        layer for layer in list_layers(base)
+        if not layer.running()
+        and (now - (layer.manifest.ended or layer.manifest.began) > seconds * 1e9 or layer.untouched())
+    ]  # fmt: skip
+
+
 def _failed(layer: Layer, task: Task, journal: Journal, why: str) -> dict[str, Any]:
     layer.update(state="kept")
     journal.append(event.LAYER_KEPT, task=task.path, layer=str(layer.folder), reason=why)

@@ -25,7 +25,7 @@ SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START = 70, 127, 126, 124, 126
 class Result:
     """How a task ended. `exit_code` is what `broker` itself ends with."""
 
-    status: str  # finished, signalled, timeout, memory, output, denied, not_found, failed
+    status: str  # finished, signalled, timeout, memory, output, layer, denied, not_found, failed
     exit_code: int
     reason: str = ""
     signal: str | None = None
@@ -79,6 +79,11 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
         return Result(
             status="output", exit_code=128 + signal.SIGKILL, signal="SIGKILL",
             reason="the output cap was reached (sandbox.output)", **shared,
+        )  # fmt: skip
+    if ending.layer_exceeded:
+        return Result(
+            status="layer", exit_code=128 + signal.SIGKILL, signal="SIGKILL",
+            reason="the changes took more than they may (sandbox.layer_size); they are kept, not landed", **shared,
         )  # fmt: skip
     if process.exited is None:
         if task.oom:

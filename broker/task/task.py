@@ -6,6 +6,7 @@ on the sandbox's own thread; what it raises ends the task, because what cannot b
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -234,6 +235,16 @@ class Task:
         self._last_refused, self._refused_paths = attempt, {asked.path}
         self.refuse("exec", verdict)
         return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
+
+    def secret_opened(self, path: str) -> None:
+        """Make it loud that something opened the empty file that is shown in the place of a secret."""
+        denial = Deny(
+            what=f"read {path}", effects=frozenset({Risk.SYSTEM_WRITE}), layer=Layer.KERNEL, rule="sandbox.masked",
+            reason="It looks like a secret, so the task was shown an empty file in its place.",
+            hint="Do without it; the operator can show it: sandbox.show in the profile.",
+        )  # fmt: skip
+        with contextlib.suppress(JournalError):  # it was shown nothing; what the task does next will fail to be recorded
+            self.refuse("read", denial)
 
     def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
         """Answer a change to a path."""
