@@ -13,31 +13,31 @@ from broker.classify.scope import TAME, UNKNOWN, shown
 from broker.classify.word import Word
 
 # Each alternative takes what is left of the text when its end is missing: no text is gone through twice.
-_PIECE = re.compile(
-    r"""(?P<text>'(?:[^']|'')*(?:'|\Z))
+_STRING = r"""(?P<text>'(?:[^']|'')*(?:'|\Z))
     |(?P<name>"(?:[^"]|"")*(?:"|\Z)|`[^`]*(?:`|\Z))
-    |(?P<code>\$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z))
-    |(?P<comment>--[^\n]*|/\*(?!!).*?(?:\*/|\Z))
-    |(?P<end>;)
-    |(?P<rest>[^'"`$/;-]+|.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPED = re.compile(r"\\.", re.DOTALL)
+    |(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"""
+_ESCAPED_STRING = r"""(?P<text>'(?:[^'\\]|''|\\.|\\\Z)*(?:'|\Z))
+    |(?P<name>"(?:[^"\\]|""|\\.|\\\Z)*(?:"|\Z)|`[^`]*(?:`|\Z))
+    |(?P<comment>--(?=\s|\Z)[^\n]*|\#[^\n]*|/\*(?!!).*?(?:\*/|\Z))"""
+_DOLLARS = r"""(?P<escaped>(?<![A-Za-z0-9_][eE])(?<=[eE])'(?:[^'\\]|''|\\.|\\\Z)*(?:'|\Z))
+    |(?P<code>\$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z))"""
+_REST = r"""(?P<end>;)
+    |(?P<rest>[^'"`$/;#-]+|.)"""
+_DIALECTS = {
+    "psql": f"{_DOLLARS}|{_STRING}|{_REST}",  # E'it\'s', $$ … $$
+    "mysql": f"{_ESCAPED_STRING}|{_REST}",  # 'it\'s', "text", # comment, /*! statement */
+    "sqlite": f"{_STRING}|{_REST}",
+}
 
 
-def statements(text: str, *, escapes: bool = False) -> list[tuple[str, list[str]]]:
-    """Cut SQL into statements: each in capitals, with its literals taken out, and these.
-
-    `escapes`: a backslash quotes the next character, as MySQL has it, and `#` begins a comment.
-    """
-    if escapes:
-        text = re.sub(r"#[^\n'\"]*(?=\n|\Z)", "", _ESCAPED.sub("_", text))
+def statements(text: str, dialect: str) -> list[tuple[str, list[str]]]:
+    """Cut SQL into statements: each in capitals, with its literals taken out, and these."""
     found: list[tuple[str, list[str]]] = []
     words: list[str] = []
     literals: list[str] = []
-    for piece in _PIECE.finditer(text + ";"):
+    for piece in re.compile(_DIALECTS[dialect], re.VERBOSE | re.DOTALL).finditer(text + "\n;"):
         match piece.lastgroup:
-            case "text":
+            case "text" | "escaped":
                 literals.append(piece[0].strip("'"))
                 words.append("''")
             case "name":
@@ -55,42 +55,51 @@ def statements(text: str, *, escapes: bool = False) -> list[tuple[str, list[str]
                 words, literals = [], []
             case _:
                 words.append(piece[0])
+    if words:  # a literal or a comment that never ends
+        found.append((" ".join("".join(words).upper().split()), literals))
     return found
 
 
 _RULES: tuple[tuple[str, Risk, str], ...] = (
     (r"\b(?:DROP|TRUNCATE)\b(?!\s*\()", Risk.DESTRUCTIVE, "drops or empties what it names"),
-    (r"\bDELETE\s+FROM\b(?!.*\bWHERE\b)", Risk.DESTRUCTIVE, "deletes every row"),
-    (r"^UPDATE\b(?!.*\bWHERE\b)", Risk.DESTRUCTIVE, "changes every row"),
+    (r"\bDELETE\s+FROM\b|^DELETE\b", Risk.DESTRUCTIVE, "deletes every row"),
+    (r"^UPDATE\b", Risk.DESTRUCTIVE, "changes every row"),
     (r"^(?:SHUTDOWN|PURGE|RESET\s+(?:MASTER|BINARY|REPLICA|SLAVE)|KILL)\b", Risk.DESTRUCTIVE, "ends or loses what others use"),
     (r"^(?:GRANT|REVOKE|SET\s+PASSWORD|SET\s+(?:GLOBAL|PERSIST)|ALTER\s+SYSTEM|REASSIGN)\b", Risk.SYSTEM_WRITE, "changes access or the server"),
     (r"^(?:CREATE|ALTER|DROP|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:USER|ROLE|LOGIN|GROUP)\b", Risk.SYSTEM_WRITE, "changes accounts"),
     (r"\bINTO\s+(?:OUTFILE|DUMPFILE)\b|^COPY\b.*\b(?:TO|FROM)\s+''|\b(?:LOAD_FILE|PG_READ_(?:BINARY_)?FILE|PG_LS_DIR|LO_IMPORT|LO_EXPORT)\s*\(|^LOAD\s+DATA\s+INFILE|^BULK\s+INSERT|\bOPENROWSET\b", Risk.SYSTEM_WRITE, "reads or writes files of the server's machine"),
-    (r"\bPROGRAM\s+''|\bXP_CMDSHELL\b|\bSYS_(?:EXEC|EVAL)\b|\bSP_OACREATE\b|^(?:DO|CALL|EXEC|EXECUTE|PREPARE|BEGIN\s+(?!TRAN|WORK|;|$))\b|\bCREATE\b.*\b(?:FUNCTION|PROCEDURE|TRIGGER|EVENT|EXTENSION|LANGUAGE|AGGREGATE|PLUGIN)\b|^INSTALL\s+(?:PLUGIN|COMPONENT)|^LOAD\s+''", Risk.CODE_EXECUTION, "runs or keeps code on the server"),
+    (r"\bPROGRAM\s+''|\bXP_CMDSHELL\b|\bSYS_(?:EXEC|EVAL)\b|\bSP_OACREATE\b|^(?:DO|CALL|EXEC|EXECUTE|PREPARE|BEGIN\s+(?!TRAN|WORK|;|$))\b|^CREATE\b[^(]*\b(?:FUNCTION|PROCEDURE|TRIGGER|EVENT|EXTENSION|LANGUAGE|AGGREGATE|PLUGIN)\b|^INSTALL\s+(?:PLUGIN|COMPONENT)|^LOAD\s+''", Risk.CODE_EXECUTION, "runs or keeps code on the server"),
     (r"\bDBLINK\w*\s*\(|\bPG_TERMINATE_BACKEND\b", Risk.SYSTEM_WRITE, "reaches beyond this database"),
 )  # fmt: skip
 _COMPILED: list[tuple[re.Pattern[str], Risk, str]] = []
 
 
-def judge_sql(call: Call, text: str, *, escapes: bool = False) -> None:
-    """Add what these statements do on a server."""
+_EVERY_ROW = re.compile(r"\bWHERE\s+(?:TRUE|1|1\s*=\s*1|''\s*=\s*'')\s*$")
+
+
+def judge_sql(call: Call, text: str, dialect: str) -> None:
+    """Add what these statements do on a server. A dialect that is not known is read both ways."""
     if UNKNOWN in text:
-        call.add(
-            Risk.CODE_EXECUTION,
-            "sql.dynamic",
-            "What the statement says is only known when it runs.",
-        )
+        call.add(Risk.CODE_EXECUTION, "sql.dynamic", "What the statement says is only known when it runs.")
     if not _COMPILED:
         _COMPILED.extend((re.compile(pattern, re.DOTALL), risk, why) for pattern, risk, why in _RULES)
-    for statement, _ in statements(text, escapes=escapes):
-        for pattern, risk, why in _COMPILED:
-            if pattern.search(statement):
-                first = statement.split(" ", 1)[0]
-                call.add(
-                    risk,
-                    f"sql.{first.lower()}" if first.isalpha() else "sql",
-                    f"The statement {shown(statement[:40])} {why}.",
-                )
+    for one in [dialect] if dialect else ["psql", "mysql"]:
+        for statement, _ in statements(text, one):
+            call.inquiry.count(1)
+            _judge_statement(call, statement)
+
+
+def _judge_statement(call: Call, statement: str) -> None:
+    narrowed = (
+        statement.startswith(("DELETE", "UPDATE"))
+        and re.search(r"\bWHERE\b", statement) is not None
+        and _EVERY_ROW.search(statement) is None
+    )
+    first = statement.split(" ", 1)[0]
+    for pattern, risk, why in _COMPILED:
+        if pattern.search(statement) and not (narrowed and why.endswith("every row")):
+            rule = f"sql.{first.lower()}" if first.isalpha() else "sql"
+            call.add(risk, rule, f"The statement {shown(statement[:40])} {why}.")
 
 
 @reader("sql")
@@ -138,11 +147,12 @@ def _judge_text(call: Call, text: str, dialect: str) -> None:
     elif dialect == "mongo":
         _judge_mongo(call, text)
         return
-    judge_sql(call, text, escapes=dialect == "mysql")
+    judge_sql(call, text, dialect)
 
 
 def _backslash(call: Call, name: str, rest: str) -> str:
     """One of psql's own commands. Returns what stands in its place for the statements around it."""
+    call.inquiry.count(1)
     for command in re.findall(r"`([^`]*)`", rest):
         call.shell_text(command)
         call.add(Risk.CODE_EXECUTION, "sql.backslash", "psql runs what stands in backticks.")
@@ -272,10 +282,12 @@ def _judge_sqlite(call: Call, text: str) -> bool:
     plain: list[str] = []
     for line in text.split("\n"):
         if line.startswith("."):
+            call.inquiry.count(1)
             writes |= _dot_command(call, line[1:])
         else:
             plain.append(line)
-    for statement, literals in statements("\n".join(plain)):
+    for statement, literals in statements("\n".join(plain), "sqlite"):
+        call.inquiry.count(1)
         writes |= _READS.match(statement) is None
         _sqlite_files(call, statement, literals)
     return writes
@@ -337,21 +349,29 @@ def _dot_command(call: Call, line: str) -> bool:
 
 def _sqlite_files(call: Call, statement: str, literals: list[str]) -> None:
     """Files that a statement names: functions of the command line program, ATTACH, VACUUM INTO, duckdb's COPY."""
-    words = [like(call.words[0], literal) for literal in literals]
     if re.search(r"\b(?:EDIT|LOAD_EXTENSION|FTS3_TOKENIZER)\s*\(|^LOAD\b", statement):
         call.add(Risk.CODE_EXECUTION, "sql.function", "The statement loads or starts a program.")
     if re.search(r"^(?:FORCE )?INSTALL\b", statement):
         call.add(Risk.INSTALL, "sql.install", "It brings in an extension.")
-    if re.search(r"\bWRITEFILE\s*\(", statement) and not words:
-        call.add(Risk.LOCAL_WRITE, "sql.function", "writefile() writes a file.")
-        call.add(Risk.UNKNOWN, "sql.function", "Which file writefile() writes is only known when it runs.")
-    for word in words:
-        if word.text.startswith(("http://", "https://", "s3://", "gs://", "azure://")):
-            call.add(Risk.NETWORK_EGRESS, "network.host", f"The statement reaches {shown(word.text)}.")
-        elif re.search(r"\bWRITEFILE\s*\(|^ATTACH\b|\bINTO ''$|^(?:COPY|EXPORT)\b.*(?<!FROM )''", statement):
+    writefile = re.search(r"\bWRITEFILE\s*\(", statement)
+    writes = writefile or re.search(
+        r"^ATTACH\b|\bINTO ''$|^(?:COPY|EXPORT|IMPORT)\b.*(?<!FROM )''", statement
+    )
+    reads = re.search(r"\b(?:READFILE|READ_\w+|PARQUET_SCAN|FSDIR|GLOB)\s*\(|\bFROM ''", statement)
+    if (writefile and not literals) or ((writes or reads) and len(literals) > _MOST_FILES):
+        call.add(Risk.LOCAL_WRITE, "sql.function", "The statement writes a file.")
+        call.add(Risk.UNKNOWN, "sql.function", "Which files the statement means is only known when it runs.")
+    for literal in literals[:_MOST_FILES]:
+        word = like(call.words[0], literal)
+        if literal.startswith(("http://", "https://", "s3://", "gs://", "azure://")):
+            call.add(Risk.NETWORK_EGRESS, "network.host", f"The statement reaches {shown(literal)}.")
+        elif writes:
             call.write(word)
-        elif re.search(r"\b(?:READFILE|READ_\w+|PARQUET_SCAN|FSDIR|GLOB)\s*\(|\bFROM ''", statement):
+        elif reads:
             call.read(word)
+
+
+_MOST_FILES = 64
 
 
 @reader("redis")
