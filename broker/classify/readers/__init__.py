@@ -10,14 +10,14 @@ from importlib import import_module
 from broker.classify.call import READERS, Reader
 
 FAMILIES = {
-    "building": "asks toolchain goals make cmake compiler ar formatter prettier tsc go-install npm-run npm-config npm-pkg",
+    "building": "asks toolchain goals make cmake compiler ar formatter prettier tsc in-environment go-run go-install npm-run npm-config npm-pkg",
     "builtins": "cd export set unset read eval source trap exec alias hash compgen fc history wait enable let printf test echo",
     "databases": "sql sqlite redis",
     "files": "unless_dry dd tar zip unzip compressor chmod chown",
     "git": "git git-external git-branch git-clean git-foreach vcs git-config git-remote-url git-checkout",
     "interpreters": "shell interpreter python",
     "media": "window ffmpeg magick exiftool sox ghostscript exiv2",
-    "network": "curl httpie ssh transfer socat objects asked browser",
+    "network": "curl httpie ssh transfer socat objects asked escapes browser",
     "searching": "find fd",
     "services": "service remote-copy container http-verbs",
     "system": "ps printenv kill crontab init look looks_or_changes verbs sysctl tmux",

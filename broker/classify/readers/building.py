@@ -6,6 +6,7 @@ from broker.classify.call import ASSIGNMENT, Call, like, reader, set_variable
 from broker.classify.commands import by_grammar, judge_sub
 from broker.classify.entries import entry_of, sub_entry
 from broker.classify.grammar import Parsed, parse
+from broker.classify.names import known_name
 from broker.classify.risk import Risk
 from broker.classify.roles import WHY, apply_role, default_why, judge_options, judge_options_of
 from broker.classify.word import Word
@@ -212,6 +213,32 @@ def _tsc(call: Call) -> None:
     judge_options(call, parsed)
     if "check" not in call.marks:
         call.add(Risk.LOCAL_WRITE, "program.tsc", "tsc writes what it compiles.")
+
+
+@reader("in-environment")
+def _in_environment(call: Call) -> None:
+    """`uv run …`, `npx …`: a command that the project or a package may bring, or a program that we know."""
+    entry, words = call.entry, call.words[1:]
+    parsed = parse(call, words)
+    if _only_asked(parsed, words):
+        return
+    judge_options(call, parsed)
+    for risk in entry.effects:
+        call.add(risk, f"program.{entry.name.replace(' ', '.')}", entry.why or default_why(entry, risk))
+    rest = parsed.rest
+    if rest:
+        program = rest[0].text
+        bare = program[:1] + program[1:].partition("@")[0]  # eslint@9: npx, uvx and pipx take a version
+        if not rest[0].known or "/" in program or entry_of(known_name(bare)) is not None:
+            call.command([like(rest[0], bare) if rest[0].known else rest[0], *rest[1:]])
+
+
+@reader("go-run")
+def _go_run(call: Call) -> None:
+    by_grammar(call)
+    package = next((word.text for word in parse(call, call.words[1:]).operands), "")
+    if "@" in package:
+        call.add(Risk.INSTALL, "program.go.run", "go run fetches a program.")
 
 
 @reader("go-install")

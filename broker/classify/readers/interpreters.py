@@ -201,7 +201,7 @@ def _python_module(call: Call, module: Word, rest: list[Word]) -> None:
         return
     risks = call.entry.commands.get(name)
     if risks is not None:
-        for risk in risks:
+        for risk in set(risks) - {Risk.SAFE}:
             call.add(risk, "interpreter.module", WHY[risk].format(f"{call.name} -m {name}"))
         for word in rest:
             if not word.text.startswith("-"):
