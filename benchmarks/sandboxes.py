@@ -38,7 +38,7 @@ def profile(image: str = "") -> Profile:
 def sandbox(engine: str, workspace: str, state: str, *, image: str = "") -> Iterator[tuple[Sandbox, Task]]:
     """A started, proven and listening sandbox."""
     chosen = profile(image)
-    space = survey(workspace, read_only=False)
+    space = survey(workspace, mode="direct")
     with Journal.create(Path(state)) as journal:
         folder = make_task_folder(runtime_base(), journal.run, space.uid, space.gid)
         confined = confinement.confine(

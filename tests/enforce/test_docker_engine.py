@@ -27,6 +27,7 @@ import pytest
 from broker.enforce import docker_api, docker_engine, wire
 from broker.enforce.docker_engine import DockerContainer, DockerEngine
 from broker.enforce.engine import Bind, Limits, Plan, Tmpfs
+from broker.enforce.masks import Masks
 from broker.enforce.runtime import GUARD
 from broker.errors import HostCannotEnforce
 
@@ -204,6 +205,7 @@ def test_masked_files_and_folders_are_there_and_empty(plan: Plan, start: Start) 
     (workspace / ".aws").mkdir()
     (workspace / ".aws" / "credentials").write_text("SECRET\n", encoding="ascii")
     masked = (str(workspace / ".env"), str(workspace / ".aws"), str(workspace / "id_rsa"))
+    Masks(Path(plan.run_dir), masked, lambda path: None)
     inside = start(replace(plan, masked=masked))
     code, said = inside.run(f"cd {workspace.parent}/w*; cat .env; ls -A .aws; echo x > .env; touch .aws/x")
     assert code != 0

@@ -72,7 +72,7 @@ def test_masks_cover_files_folders_and_links_but_make_nothing(tmp_path: Path) ->
     (tmp_path / "dangling").symlink_to("nowhere")
     shown = (Bind(source=str(tmp_path), target="/w"),)
     paths = ("/w/.env", "/w/.aws", "/w/dangling", "/w/absent", "/outside")
-    files, folders = masks(paths, shown, "/empty")
-    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in files] == [("/empty", "/w/.env", True)]
+    files, folders = masks(paths, shown, "/run")
+    assert [(m["Source"], m["Target"], m["ReadOnly"]) for m in files] == [("/run/masked/0", "/w/.env", True)]
     assert list(folders) == ["/w/.aws"]
     assert folders["/w/.aws"].startswith("ro,")

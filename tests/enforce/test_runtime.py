@@ -49,9 +49,8 @@ def test_a_mark_survives_being_written_and_read() -> None:
 
 def test_a_task_folder_holds_the_guard_and_nothing_that_the_task_can_change(base: Path) -> None:
     folder = runtime.make_task_folder(base, "one", os.geteuid(), os.getegid())
-    assert {entry.name for entry in folder.iterdir()} == {"owner", "guard", "denials.jsonl", "empty", "passwd", "group"}
+    assert {entry.name for entry in folder.iterdir()} == {"owner", "guard", "denials.jsonl", "passwd", "group"}
     assert (folder / "guard").stat().st_mode & 0o022 == 0
-    assert (folder / "empty").stat().st_size == 0
 
 
 def test_two_tasks_cannot_share_a_folder(base: Path) -> None:

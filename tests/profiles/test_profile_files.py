@@ -235,7 +235,7 @@ def test_a_wrong_type_is_refused_with_its_place(folder: Path, body: str, said: s
         ('env.set = {"A B" = "x"}', "not a variable's name"),
         ('env = {pass = ["A"], set = {A = "x"}}', "both passes and sets 'A'"),
         ('env.set = {A = "\\u0000"}', "NUL"),
-        ('sandbox.workspace = "overlay"', "does not exist yet"),
+        ('sandbox.workspace = "overlaid"', "Did you mean 'overlay'"),
         ('sandbox.memory = "lots"', "not a size"),
         ("sandbox.memory = 0", "above zero"),
         ('sandbox.memory = "-1G"', "not a size"),
