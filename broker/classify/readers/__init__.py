@@ -22,7 +22,7 @@ FAMILIES = {
     "services": "service remote-copy container http-verbs",
     "system": "ps printenv kill crontab init look looks_or_changes verbs sysctl tmux",
     "text": "sed awk jq mlr ex",
-    "windows": "windows",
+    "windows": "windows powershell",
     "wrappers": "env xargs parallel sudo su watch flock script busybox ldso command_after_dashes nix-shell",
 }
 """The readers of each module here, by the names that tables use."""

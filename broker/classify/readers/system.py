@@ -46,7 +46,7 @@ def _printenv(call: Call) -> None:
 @reader("kill")
 def _kill(call: Call) -> None:
     words = [word.text for word in call.words[1:]]
-    if call.name == "kill":
+    if call.entry.name == "kill":
         _judge_pids(call, words)
         return
     names = [text for text in words if not text.startswith("-")]

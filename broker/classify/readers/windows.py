@@ -58,6 +58,8 @@ def _windows(call: Call) -> None:
                 "path.drive",
                 "It changes something on a drive, a share or in the registry.",
             )
+    if any(word.text.startswith("{") or "$(" in word.text for word in call.words[1:]):
+        call.add(Risk.CODE_EXECUTION, "powershell.block", f"{call.name} runs a block of code.")
     judge_operands(call, entry, parsed)
 
 
@@ -67,3 +69,50 @@ def _dashed(options: dict[str, Option], name: str) -> Option | None:
         return found
     fitting = {id(option): option for key, option in options.items() if key.startswith(name)}
     return fitting.popitem()[1] if len(fitting) == 1 else None
+
+
+@reader("powershell")
+def _powershell(call: Call) -> None:
+    """`pwsh -Command …`, `-File …`, `-EncodedCommand …`: code, of which the commands that can be seen are judged too."""
+    call.add(
+        Risk.CODE_EXECUTION, f"program.{call.name}", "PowerShell runs a text, a script or what it is typed."
+    )
+    words = call.words[1:]
+    for at, word in enumerate(words):
+        text = word.text.lower().replace("/", "-", 1)
+        if not text.startswith("-"):
+            if at == 0 or words[at - 1].text.lower()[1:3] not in (
+                "ex",
+                "ep",
+                "wi",
+                "wo",
+                "ou",
+                "in",
+                "ve",
+                "cu",
+                "se",
+            ):
+                _statements(call, words[at:])
+                return
+        elif ("-encodedcommand".startswith(text) and text.startswith("-e")) or text == "-ec":
+            call.add(Risk.UNKNOWN, "shell.encoded", "What an encoded command says is not looked at.")
+            return
+        elif "-file".startswith(text) and len(text) > 1:
+            for script in words[at + 1 : at + 2]:
+                call.read(script)
+            return
+        elif "-command".startswith(text) and len(text) > 1:
+            _statements(call, words[at + 1 :])
+            return
+
+
+_STATEMENT = re.compile(r"[;|&\n{}()]+")
+_TOKEN = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^\s'\"]+)")
+_COMMAND = re.compile(r"[A-Za-z][\w.-]*")
+
+
+def _statements(call: Call, words: list[Word]) -> None:
+    for statement in _STATEMENT.split(" ".join(word.text for word in words)):
+        tokens = ["".join(found) for found in _TOKEN.findall(statement)]
+        if tokens and _COMMAND.fullmatch(tokens[0]):
+            call.command([like(words[0], token) for token in tokens])
