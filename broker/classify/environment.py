@@ -13,10 +13,16 @@ from broker.classify.tables import load
 
 @cache
 def _runs() -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    names: dict[str, str] = load()["environment"]["runs"]
+    table = load()["environment"]
+    names: dict[str, str] = {**table["runs"], **table["set_by_a_text"]}
     exact = {name: why for name, why in names.items() if not name.endswith("*")}
     prefixes = tuple((name[:-1], why) for name, why in names.items() if name.endswith("*"))
     return exact, prefixes
+
+
+@cache
+def _beginnings() -> tuple[str, ...]:
+    return tuple(prefix for prefix, _ in _runs()[1])
 
 
 @cache
@@ -41,9 +47,9 @@ def why_it_matters(name: str, value: str, context: Context) -> str | None:
     exact, prefixes = _runs()
     why = exact.get(name)
     if why is None:
-        why = next((text for prefix, text in prefixes if name.startswith(prefix)), None)
-        if why is None:
+        if not name.startswith(_beginnings()):
             return None
+        why = next(text for prefix, text in prefixes if name.startswith(prefix))
     if value in _harmless(name):
         return None
     if name == "PATH":
