@@ -16,9 +16,9 @@ from broker.classify.word import Word
 
 @reader("unless_dry")
 def _unless_dry(call: Call) -> None:
-    """Judge by the grammar, unless an option asks only what would be done (`!dry` in the table)."""
+    """Judge by the grammar, unless an option asks only what would be done (`!dry`), and none takes that back (`!wet`)."""
     parsed = parse(call, call.words[1:])
-    if "dry" in call.marks:
+    if "dry" in call.marks and "wet" not in call.marks:
         for word in parsed.operands:
             call.read(word)
     else:
