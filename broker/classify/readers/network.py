@@ -44,11 +44,11 @@ def _curl(call: Call) -> None:
             call.write(like(value, target[1]))
         elif "wgetrc" in option.marks:
             _wgetrc(call, value)
-    files = [word for word in urls if re.match(r"file:", word.text, re.IGNORECASE)]
-    for word in files:
+    here = [word for word in urls if re.match(r"file:|[/.~]", word.text, re.IGNORECASE)]
+    for word in here:
         call.read(like(word, re.sub(r"^file:(?://[^/]*)?", "", word.text, flags=re.IGNORECASE)))
-    if urls and len(files) == len(urls):
-        return  # it copies files of this machine
+    if urls and len(here) == len(urls):
+        return  # it reads files of this machine
     call.add(Risk.NETWORK_EGRESS, f"program.{call.entry.name}", f"{call.name} reaches out to the network.")
     if method in _DELETING:
         _delete_there(call, urls, method)
@@ -349,6 +349,22 @@ def _asked(call: Call) -> None:
         ]
     entry = replace(call.entry, effects=()) if "asked" in call.marks else call.entry
     judge_operands(call, entry, parsed)
+
+
+@reader("escapes")
+def _escapes(call: Call) -> None:
+    """Clients whose commands (in an option, or on their input) can begin with `!`: a shell here runs that one."""
+    parsed = parse(call, call.words[1:])
+    judge_operands(call, call.entry, parsed)
+    texts = [value.text for option, value in parsed.options if value and "commands" in option.marks]
+    stdin = call.scope.stdin
+    if stdin is not None and stdin.text is not None:
+        texts.append(stdin.text)
+    for text in texts:
+        for line in re.split(r"[;\n]", text):
+            if line.lstrip().startswith("!"):
+                call.add(Risk.CODE_EXECUTION, "client.escape", f"{call.name} has a shell run {shown(line)}.")
+                call.shell_text(line.lstrip().removeprefix("!"))
 
 
 _ONLY_SAYS = frozenset(("--version", "--product-version", "--help", "-version", "-help", "-h"))
