@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from broker.classify.call import Call, like, reader
 from broker.classify.code import secrets_in_code
 from broker.classify.commands import judge_sub
@@ -43,7 +41,7 @@ def _shell(call: Call) -> None:
                     f"The shell runs the code in {shown(value.text)}.",
                 )
             if flag in ("-C", "--init-command") and call.name == "fish" and value is not None:
-                call.shell(value)
+                call.shell(value, call.name)
             at += 2
             continue
         if flag.startswith("--command") or (call.name == "fish" and flag == "--command"):
@@ -79,9 +77,7 @@ def _shell_command(call: Call, rest: list[Word]) -> None:
     text = rest[0]
     if call.name in ("fish", "nu", "elvish", "xonsh", "pwsh", "tcsh", "csh"):
         call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{call.name} runs code in a language of its own.")
-    if call.name == "zsh" and text.known and re.search(r"\(\s*[#^.\w/@,-]*[e+][:'\"\[{<]", text.text):
-        call.add(Risk.CODE_EXECUTION, "shell.glob_qualifier", "A zsh glob qualifier runs code for each name.")
-    call.shell(text)
+    call.shell(text, call.name)
 
 
 def _shell_stdin(call: Call) -> None:
@@ -90,7 +86,7 @@ def _shell_stdin(call: Call) -> None:
         call.add(Risk.CODE_EXECUTION, "interpreter.stdin", f"{call.name} runs the text on its input.")
         text = stdin.text
         call.scope.stdin = None
-        call.shell_text(text)
+        call.shell_text(text, call.name)
         call.scope.stdin = stdin
         return
     if stdin is None:
