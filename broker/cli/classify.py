@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.classify.context import Context
     from broker.classify.risk import Assessment
-    from broker.request.operation import Operation
+    from broker.request.operation import FileChange, Operation
 
 SUMMARY = "say what a command would do, as classes of risk"
 EXAMPLES = """\
@@ -196,7 +197,7 @@ def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None, home: st
         case "shell":
             return ShellText(text=op)
         case "file_write" | "path_write":
-            return _file_write(op, home)
+            return _with_content(_file_write(op, home), row)
         case "path" | "file_read":
             return FileRead(path=_home(op, home))
         case "file_delete":
@@ -211,11 +212,22 @@ def operation_of(kind: Any, op: Any, row: dict[str, Any] | None = None, home: st
             )
 
 
+def _with_content(change: FileChange, row: dict[str, Any]) -> FileChange:
+    """A line may say what the file holds: `old` and `new` are texts."""
+    old, new = row.get("old"), row.get("new")
+    if old is None and new is None:
+        return change
+    if not isinstance(new, str) or not isinstance(old, str | None):
+        raise ValueError("`old` and `new` are texts, and `old` says nothing without `new`")  # noqa: TRY004 - see the caller
+    content = new.encode("utf-8", "surrogatepass")
+    return replace(change, old=None if old is None else old.encode("utf-8", "surrogatepass"), new=content)
+
+
 def _home(path: str, home: str) -> str:
     return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
-def _file_write(op: str, home: str) -> Operation:
+def _file_write(op: str, home: str) -> FileChange:
     """`PATH`, or `PATH: what is written`, `PATH (remark)`, `PATH -> target` for a link.
 
     `PATH (folder -> elsewhere)` says that a folder on the way is a link: the file lies elsewhere, from the root on.

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.classify import CLASSIFIER_VERSION, tables_digest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -72,6 +74,61 @@ def test_a_stream_gives_one_answer_a_line_in_order_and_survives_bad_lines() -> N
     assert first["reasons"][0]["rule"] == "path.delete"
     assert set(first) == {"effects", "risk", "reasons", "commands", "classifier", "tables"}
     assert all(set(answer) == {"error"} for answer in answers if "risk" not in answer)
+
+
+def test_every_kind_is_answered_with_effects_reasons_commands_and_who_answered() -> None:
+    lines: list[dict[str, object]] = [
+        {"op": "make && make test", "kind": "shell"},
+        {"op": ["npm", "install"], "kind": "exec"},
+        {"op": "npm test", "kind": "exec"},
+        {"op": "src/a.py", "kind": "file_write"},
+        {"op": "package.json", "kind": "file_write", "new": '{"scripts": {"postinstall": "x"}}'},
+        {"op": "package.json", "kind": "file_write", "old": "{}", "new": '{"version": "2"}'},
+        {"op": "linked/x (linked -> /etc)", "kind": "file_write"},
+        {"op": "l -> /etc/shadow", "kind": "path_write"},
+        {"op": "src/a.py", "kind": "file_delete"},
+        {"op": ".env", "kind": "path"},
+        {"op": ".env", "kind": "file_read"},
+        {"op": "http://127.0.0.1:8080/", "kind": "url"},
+        {"op": "Write(.claude/settings.json)", "kind": "tool"},
+        {"op": "Read(~/.aws/credentials)", "kind": "tool"},
+        {"op": "WebFetch(https://host.example)", "kind": "tool"},
+        {"op": "Bash(ls)", "kind": "tool"},
+        {"op": "rm -rf / --no-preserve-root", "kind": "tool"},
+    ]
+    done = broker("classify", "--jsonl", *WHERE, text="\n".join(map(json.dumps, lines)))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["effects"] for answer in answers] == [
+        ["code_execution"],
+        ["install"],
+        ["code_execution"],
+        ["local_write"],
+        ["persistence"],
+        ["local_write"],
+        ["system_write"],
+        ["local_write", "system_write"],
+        ["local_write"],
+        ["system_write"],
+        ["system_write"],
+        ["network_egress", "system_write"],
+        ["persistence"],
+        ["system_write"],
+        ["network_egress"],
+        ["safe"],
+        ["destructive"],
+    ]
+    assert answers[0]["commands"] == [["make"], ["make", "test"]]
+    for answer in answers:
+        assert answer["risk"] == answer["effects"][-1]
+        assert answer["classifier"] == CLASSIFIER_VERSION == "2"
+        assert answer["tables"] == tables_digest()
+        assert answer["risk"] in {reason["class"] for reason in answer["reasons"]} | {"safe"}
+
+
+@pytest.mark.parametrize("row", [{"new": 1}, {"old": "x"}, {"old": 1, "new": "x"}])
+def test_content_that_is_no_text_is_an_error_of_that_line(row: dict[str, object]) -> None:
+    done = broker("classify", "--jsonl", *WHERE, text=json.dumps({"op": "a", "kind": "file_write", **row}))
+    assert "`old` and `new` are texts" in json.loads(done.stdout)["error"]
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_stream() -> None:
