@@ -68,10 +68,16 @@ class Call:
                 Risk.CODE_EXECUTION, "shell.dynamic_text", "A shell runs a text that cannot be known before."
             )
             return
-        self.shell_text(word.text)
+        self.shell_text(word.text, dialect)
 
-    def shell_text(self, text: str) -> None:
+    def shell_text(self, text: str, dialect: str = "sh") -> None:
         """The command has a shell read this text (a new shell: it inherits no plain variable)."""
+        if dialect != "bash" and (dialect != "sh" or "[[" in text or "((" in text):
+            from broker.classify.dialects import unlike_bash
+
+            reason = unlike_bash(dialect, text)
+            if reason is not None:
+                self.add(reason.risk, reason.rule, reason.text)
         scope = Scope(self.scope.cwd, exported=set(), previous_cwd=self.scope.previous_cwd)
         for name in self.scope.exported:
             if name in self.scope.variables:

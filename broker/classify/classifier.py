@@ -82,6 +82,14 @@ def _unfinished() -> Part:
 
 
 def _shell_text(inquiry: Inquiry, operation: ShellText) -> None:
+    if operation.dialect != "bash":
+        from broker.classify.dialects import unlike_bash
+
+        reason = unlike_bash(operation.dialect, operation.text)
+        if reason is not None:
+            finding = Finding()
+            finding.add(reason.risk, reason.rule, reason.text)
+            inquiry.add(PartKind.WHOLE, finding, None)
     _read_text(inquiry, operation.text, Scope(inquiry.context.cwd))
 
 

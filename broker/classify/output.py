@@ -143,6 +143,8 @@ def _echo(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context
     if any(word.glob for word in words):
         return None
     text = " ".join([word.text for word in words])
+    if "\\" in text and not escapes:
+        return None  # sh's and zsh's echo decode it without being asked
     return (decode_ansi(text) if escapes else text) + "\n"
 
 

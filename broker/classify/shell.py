@@ -157,8 +157,8 @@ class _Reader(CommandReader):
                 before = dict(scope.variables)
                 self.statement(child, scope)
                 # It ran only if what stands before it succeeded: that is certain for the rest of the chain only.
-                for name, value in scope.variables.items():
-                    if before.get(name) != value:
+                for name in before.keys() | scope.variables.keys():
+                    if before.get(name) != scope.variables.get(name):
                         scope.guesses.add(name)
                         self.maybe.setdefault(name, before.get(name))
         if not inner:

@@ -120,8 +120,8 @@ COMPOUNDS = [
     "# comment\n{a} # it's\n\n\n  {b}",
     "cat <<EOF > o\nit's\nEOF\n{a} && {b}",
     "cat <<'A' <<-'B'\n(\nA\n\t`\n\tB\n{a}\n{b}",
-    'x=$({a})\necho "$({b})"',
-    "while read -r l; do {a}; done < <({b})",
+    'x=$( {a})\necho "$( {b} )"',  # with a subshell at its start, `$((` would be arithmetic
+    "while read -r l; do {a}; done < <( {b})",
     "time {a}\n! {b}\n",
 ]
 
