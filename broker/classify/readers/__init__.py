@@ -16,14 +16,14 @@ FAMILIES = {
     "files": "unless_dry dd tar zip unzip compressor chmod chown",
     "git": "git git-external git-branch git-clean git-foreach vcs git-config git-remote-url git-checkout",
     "interpreters": "shell interpreter python",
-    "media": "window ffmpeg magick exiftool sox ghostscript exiv2",
+    "media": "window ffmpeg magick exiftool sox ghostscript exiv2 pandoc",
     "network": "curl httpie ssh transfer socat objects asked escapes browser",
     "searching": "find fd",
     "services": "service remote-copy container http-verbs",
     "system": "ps printenv kill crontab init looks_or_changes look verbs sysctl tmux",
     "text": "sed awk jq mlr ex",
     "windows": "windows powershell",
-    "wrappers": "env xargs parallel sudo su watch flock script busybox ldso command_after_dashes nix-shell",
+    "wrappers": "env xargs parallel sudo command_or_shell su watch flock script busybox ldso command_after_dashes nix-shell",
 }
 """The readers of each module here, by the names that tables use."""
 

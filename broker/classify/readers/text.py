@@ -121,7 +121,7 @@ _EX_RUNS = re.compile(r":*[%.$\d,]*(?:silent!?\s+|sil!?\s+)?(?:r(?:ead)?\s*|w(?:
 
 @reader("ex")
 def _ex(call: Call) -> None:
-    """vi, ex, ed: files that are edited, and commands (-c, +, the input) that write others or run programs."""
+    """vi, ex, ed, less: files that are edited, and commands (-c, +, the input) that write others or run programs."""
     commands: list[str] = []
     words: list[Word] = []
     for word in call.words[1:]:
@@ -133,11 +133,13 @@ def _ex(call: Call) -> None:
     judge_parsed(call, call.entry, parsed)
     commands += [value.text for option, value in parsed.options if "ex" in option.marks and value is not None]
     stdin = call.scope.stdin
-    if stdin is not None and stdin.text is not None:
+    edits = Risk.CODE_EXECUTION in call.entry.effects
+    if edits and stdin is not None and stdin.text is not None:
         commands += stdin.text.splitlines()[:64]
     for command in commands:
         runs = _EX_RUNS.fullmatch(command)
         if runs is not None:
+            call.add(Risk.CODE_EXECUTION, "editor.command", "A command of it runs a program.")
             call.shell_text(runs["command"])
             continue
         for part in command.split("|"):

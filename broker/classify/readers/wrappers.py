@@ -6,6 +6,7 @@ import re
 
 from broker.classify import paths
 from broker.classify.call import ASSIGNMENT, Call, like, reader, set_variable, unknown_word
+from broker.classify.commands import judge_parsed
 from broker.classify.entries import Option, entry_of
 from broker.classify.grammar import parse
 from broker.classify.names import known_name
@@ -193,6 +194,22 @@ def _sudo(call: Call) -> None:
             call.write(word)
     elif rest:
         call.command(rest)
+    elif "shell" in call.marks:
+        _shell_that_reads(call)
+
+
+def _shell_that_reads(call: Call) -> None:
+    """A shell that is given nothing reads its input."""
+    call.command([like(call.words[0], "sh")])
+
+
+@reader("command_or_shell")
+def _command_or_shell(call: Call) -> None:
+    """unshare, fakeroot: without a command they start a shell."""
+    parsed = parse(call, call.words[1:])
+    judge_parsed(call, call.entry, parsed)
+    if not parsed.rest and not parsed.pattern:
+        _shell_that_reads(call)
 
 
 @reader("su")
@@ -210,6 +227,8 @@ def _su(call: Call) -> None:
     judge_options(call, parsed)
     if parsed.rest:
         call.add(Risk.CODE_EXECUTION, "interpreter.script", "The user's shell runs what it is given.")
+    elif "text" not in call.marks:
+        _shell_that_reads(call)
 
 
 @reader("watch")
