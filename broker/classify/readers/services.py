@@ -27,7 +27,7 @@ def _service(call: Call) -> None:
     """
     entry = call.entry
     parsed = parse(call, call.words[1:])
-    if call.words[-1].text == "--help":
+    if call.words[-1].text in ("--help", "-help") or [word.text for word in call.words[1:]] == ["-version"]:
         return
     depth = entry.raw.get("depth", _LEADING)
     leading, behind = _leading_words(entry, parsed.rest, depth)
@@ -183,7 +183,7 @@ def _mounted(call: Call, value: Word) -> None:
     text = value.text
     if "=" in text.split(":", 1)[0]:
         fields = dict(field.partition("=")[::2] for field in text.split(","))
-        source = fields.get("source", fields.get("src", ""))
+        source = fields.get("source") or fields.get("src") or fields.get("device") or ""
         read_only = fields.get("readonly", fields.get("ro", "false")) in ("", "true", "1")
     else:
         source, _, behind = text.partition(":")
