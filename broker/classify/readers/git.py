@@ -67,6 +67,8 @@ def _git(call: Call) -> None:
         return
     name = rest[0].text
     known = name in call.entry.commands or name in call.entry.sub
+    if not known and aliases.get(name, "").startswith("!"):
+        return  # its text is judged already
     if not known and name in aliases:
         rest = [*(like(rest[0], text) for text in aliases[name].split()), *rest[1:]]
     own = None if known else entry_of(f"git-{name}")
@@ -84,10 +86,9 @@ def _git_setting(call: Call, value: Word, aliases: dict[str, str]) -> None:
         call.add(Risk.CODE_EXECUTION, "git.setting", "git -c sets something that cannot be known.")
     elif key.lower().startswith("alias."):
         call.add(Risk.CODE_EXECUTION, "git.alias", f"The alias {key} makes a name mean another command.")
+        aliases[key[6:]] = setting
         if setting.startswith("!"):
             call.shell_text(setting[1:])
-        else:
-            aliases[key[6:]] = setting
     elif _git_setting_runs(key, setting):
         call.add(Risk.CODE_EXECUTION, "git.setting", f"git -c {key} can make git run a program.")
 
