@@ -23,11 +23,15 @@ def _device(call: Call, what: str) -> None:
 
 @reader("window")
 def _window(call: Call) -> None:
-    """Programs with a window of their own, unless an option (`!batch`) makes them converters."""
+    """Programs with a window (or the table's `otherwise`), unless an option (`!batch`) makes them converters."""
     parsed = parse(call, call.words[1:])
     judge_parsed(call, call.entry, parsed)
     if "batch" not in call.marks:
-        call.add(Risk.SYSTEM_WRITE, "media.window", f"{call.name} opens a window on the desktop.")
+        call.add(
+            Risk.SYSTEM_WRITE,
+            "media.window",
+            f"{call.name} {call.entry.raw.get('otherwise', 'opens a window on the desktop')}.",
+        )
     for word in parsed.operands:
         if word.text.startswith(("macro:", "vnd.sun.star.script:", "service:")):
             call.add(Risk.CODE_EXECUTION, "media.macro", f"{shown(word.text)} is a macro that it runs.")
@@ -259,6 +263,9 @@ def _exiftool(call: Call) -> None:
         call.add(Risk.LOCAL_WRITE, "program.exiftool", "exiftool writes files.")
 
 
+_SOUND_DEVICES = frozenset("alsa pulseaudio coreaudio oss ossdsp sunau ao waveaudio sndio".split())
+
+
 @reader("sox")
 def _sox(call: Call) -> None:
     """Read sox: files come first (the last is the output), then effects; a file can be a command or a device."""
@@ -267,6 +274,10 @@ def _sox(call: Call) -> None:
     for risk in call.entry.effects:
         if risk is not Risk.SAFE:
             call.add(risk, f"program.{call.name}", call.entry.why)
+    if any(
+        option.name == "-t" and value and value.text in _SOUND_DEVICES for option, value in parsed.options
+    ):
+        _device(call, "What -t names")
     begin = frozenset(call.entry.raw["sound_effects"].split())
     names = [word.text for word in parsed.operands]
     end = next((at for at, text in enumerate(names) if text in begin), len(names))
@@ -356,3 +367,20 @@ def _exiv2(call: Call) -> None:
         if writes or "change" in call.marks:
             call.write(word)
         call.read(word)
+
+
+@reader("pandoc")
+def _pandoc(call: Call) -> None:
+    """Read pandoc: a format that is a file is a reader or writer in Lua; two sub-commands are other programs."""
+    first = call.words[1].text if len(call.words) > 1 else ""
+    if first == "lua":
+        call.add(Risk.CODE_EXECUTION, "interpreter.script", "pandoc lua is an interpreter.")
+        return
+    if first == "server":
+        call.add(Risk.NETWORK_EGRESS, "network.listen", "pandoc server waits for requests.")
+        return
+    parsed = parse(call, call.words[1:])
+    judge_parsed(call, call.entry, parsed)
+    for option, value in parsed.options:
+        if "format" in option.marks and value is not None and (".lua" in value.text or "/" in value.text):
+            apply_role(call, "script", value, f"pandoc {option.name}")
