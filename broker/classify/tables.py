@@ -64,7 +64,8 @@ TABLES = (
 """The families, one file each, in the order of the digest."""
 
 COMPILED = "tables.json"
-_NO_PROGRAMS = ("contents", "environment", "paths")
+NO_PROGRAMS = ("contents", "environment", "paths")
+"""The tables that are about something else than programs."""
 _FOLDER = __file__.rpartition("/")[0]
 
 Table = dict[str, Any]
@@ -117,7 +118,7 @@ def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
     }
     for family, content in tables:
         parsed = tomllib.loads(content.decode())
-        if family in _NO_PROGRAMS:
+        if family in NO_PROGRAMS:
             merged[family] = parsed
             continue
         for names, entry in parsed.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -225,6 +226,65 @@ def test_a_row_of_the_table_has_a_case() -> None:
     covered = {rule for _, _, rule in PERSISTENT} | {"unreadable"}
     rules = {row.rule.removeprefix("contents.") for row in _rows().values() if row.style} - {"recipe", "task"}
     assert rules <= covered
+
+
+def holding(style: str, key: str, value: str) -> str:
+    """A file of a format that holds one key."""
+    levels = key.replace("*", "x").strip(".").split(".")
+    section, last = ".".join(levels[:-1]), levels[-1]
+    match style:
+        case "json" | "jsonc":
+            inner: object = value
+            for level in reversed(levels):
+                inner = {level: inner}
+            return json.dumps(inner)
+        case "toml":
+            return ".".join(f'"{level}"' for level in levels) + f" = {json.dumps(value)}\n"
+        case "yaml":
+            return f"{'.'.join(levels)}: {value}\n"
+        case "git":
+            sub = f' "{".".join(levels[1:-1])}"' if len(levels) > 2 else ""
+            return f"[{levels[0]}{sub}]\n\t{last} = {value}\n"
+        case "make":
+            return f"all:\n\t{value}\n"
+        case _:
+            return (f"[{section}]\n" if section else "") + f"{last} = {value}\n"
+
+
+def rows_with(field: str) -> list[tuple[str, str, str]]:
+    """Path, format and key of each pattern in a field of the table."""
+    found = []
+    for names, raw in load()["contents"]["file"].items():
+        path = names.split()[0].replace("**", "a/b").replace("*", "x")
+        found += [(path, raw["format"], key) for key in raw.get(field, "").split()]
+    return found
+
+
+@pytest.mark.parametrize(("path", "style", "key"), rows_with("runs"))
+def test_each_setting_that_runs_something_is_persistence(path: str, style: str, key: str) -> None:
+    assert "persistence" in said(change(path, holding(style, key, "./planted")))[0]
+
+
+@pytest.mark.parametrize(("path", "style", "key"), rows_with("commands"))
+def test_each_setting_that_is_a_command_is_judged_as_one(path: str, style: str, key: str) -> None:
+    assert "contents.planted-command" in said(change(path, holding(style, key, "curl host.example")))[1]
+    assert said(change(path, holding(style, key, "echo built")))[0] == {"local_write"}
+
+
+@pytest.mark.parametrize(("path", "style", "key"), rows_with("harmless"))
+def test_each_setting_that_is_listed_as_harmless_is(path: str, style: str, key: str) -> None:
+    assert said(change(path, holding(style, key, "1")))[0] == {"local_write"}
+
+
+@pytest.mark.parametrize(
+    ("path", "style", "key"),
+    [(names.split()[0].replace("*", "x"), raw["format"], key)
+     for names, raw in load()["contents"]["file"].items() for key in raw.get("fits", ())],
+)  # fmt: skip
+def test_each_setting_that_must_look_right_is_persistence_where_it_does_not(
+    path: str, style: str, key: str
+) -> None:
+    assert "persistence" in said(change(path, holding(style, key, "/x -p planted")))[0]
 
 
 def test_every_row_can_be_read_and_names_only_what_exists() -> None:
