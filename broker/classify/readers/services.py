@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from broker.classify import paths
 from broker.classify.call import Call, like, reader
@@ -10,7 +11,7 @@ from broker.classify.commands import judge_parsed
 from broker.classify.entries import Entry, entry_of
 from broker.classify.grammar import parse
 from broker.classify.risk import Risk
-from broker.classify.roles import WHY, judge_operands, judge_options
+from broker.classify.roles import WHY, judge_operands, judge_options_of
 from broker.classify.scope import shown
 from broker.classify.word import Word
 
@@ -29,6 +30,8 @@ def _service(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     if call.words[-1].text in ("--help", "-help") or [word.text for word in call.words[1:]] == ["-version"]:
         return
+    judge_options_of(call, entry, parse(call, call.words[1:], _flat(entry)))
+    parsed.options = []
     depth = entry.raw.get("depth", _LEADING)
     leading, behind = _leading_words(entry, parsed.rest, depth)
     own = {" ".join(word.text for word in leading[:length]) for length in (1, 2, 3)}
@@ -36,7 +39,6 @@ def _service(call: Call) -> None:
         parsed.rest = leading + behind
         judge_parsed(call, entry, parsed)
         return
-    judge_options(call, parsed)
     common = entry_of(entry.raw.get("verbs", "_verbs"))
     assert common is not None
     if common.commands.get(leading[0].text) == (Risk.SAFE,):
@@ -59,6 +61,15 @@ def _service(call: Call) -> None:
                 return
     for found in counting or [(leading[0].text, entry.commands.get("*") or entry.effects)]:
         _add_all(call, *found)
+
+
+def _flat(entry: Entry) -> Entry:
+    """The same client as if it had no commands: its own options may stand behind them, too."""
+    flat = entry.subs.get("*flat")
+    if flat is None:
+        flat = replace(entry, commands={}, sub={}, style="gnu", prefix=(), repeated="text", suffix=())
+        entry.subs["*flat"] = flat
+    return flat
 
 
 _LOOKS = frozenset(("list", "ls", "search", "status", "describe", "help"))
