@@ -172,6 +172,10 @@ def _ar(call: Call) -> None:
         return
     letters = parsed.operands[0].text
     operands = parsed.operands[1:]
+    if "M" in letters:
+        call.add(
+            Risk.LOCAL_WRITE, "program.ar", "ar -M obeys a script on its input, which names what it writes."
+        )
     if set(letters) & set("abiN"):
         operands = operands[1:]  # where in the archive, or the how manieth
     archive, members = operands[:1], operands[1:]
@@ -205,6 +209,8 @@ def _prettier(call: Call) -> None:
     judge_options(call, parsed)
     if "writes" in call.marks:
         call.add(Risk.LOCAL_WRITE, "option.prettier-w", "prettier --write changes files.")
+        for word in parsed.operands:
+            call.write(word)
 
 
 @reader("tsc")
