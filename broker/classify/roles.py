@@ -109,6 +109,7 @@ ROLES = frozenset(
         "tree",
         "write",
         "fill",
+        "unpack",
         "delete",
         "deletetree",
         "shred",
@@ -155,6 +156,8 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
                 paths.judge_write(
                     call.finding, word.text, call.scope.cwd, call.inquiry.context, call.span, folder=True
                 )
+        case "unpack":
+            unnamed_files(call, word)
         case "delete":
             call.delete(word, whole=whole)
         case "deletetree":
@@ -251,13 +254,17 @@ def unnamed_files(call: Call, target: Word) -> None:
     In the workspace itself that would be everything that is protected in it, each time: there only its own
     name counts, as it does for `cp -r x .`.
     """
+    call.write(target)
     context = call.inquiry.context
     path = paths.resolve(target.text, call.scope.cwd, context)
-    if path == context.home and path != context.workspace:
+    if path is None or path == context.workspace:
+        return
+    if path == context.home:
         call.add(
             Risk.PERSISTENCE, "path.unnamed", f"Files land in {shown(path)}, where shells read profiles."
         )
-    call.write(target, whole=path != context.workspace)
+    elif (entry := paths.find_entry("persistence", path, target.text, context, inside=True)) is not None:
+        call.add(Risk.PERSISTENCE, entry.rule, f"Files land in {shown(path)}: {entry.why}.")
 
 
 def _library(call: Call, word: Word, what: str) -> None:

@@ -61,14 +61,16 @@ def _tar(call: Call) -> None:
             )
             if value.known:
                 call.shell_text(value.text.partition("=")[2])
-    folder = next((value for option, value in parsed.options if "chdir" in option.marks and value), None)
+    # -C holds for the names behind it; which those are does not matter: each name is looked for in each folder.
+    folders = [value for option, value in parsed.options if "chdir" in option.marks and value]
+    members = [_in_folder(folder, word) for folder in folders for word in parsed.operands] or parsed.operands
     archive = next((value for option, value in parsed.options if "archive" in option.marks and value), None)
     if archive is not None and re.match(r"[\w.-]+@?[\w.-]*:", archive.text) and "force_local" not in marks:
         call.add(Risk.NETWORK_EGRESS, "network.host", f"tar reaches {shown(archive.text)}.")
     if "create" in marks:
         if archive is not None and archive.text != "-":
             call.write(archive)
-        for word in parsed.operands:
+        for word in members:
             call.read(word, whole=True)
             if "removes" in marks:
                 call.delete(word, whole=True)
@@ -76,14 +78,20 @@ def _tar(call: Call) -> None:
         if archive is not None:
             call.read(archive)
         if "to_stdout" not in marks:
-            unnamed_files(call, folder or Word("./.", True, False, 0, 0))
-            for word in parsed.operands:  # named members land under their names
+            for folder in folders or [Word("./.", True, False, 0, 0)]:
+                unnamed_files(call, folder)
+            for word in members:  # named members land under their names
                 if "*" not in word.text:
-                    call.write(like(word, f"{folder.text.rstrip('/')}/{word.text}" if folder else word.text))
+                    call.write(word)
             if "absolute" in marks:
                 call.add(Risk.SYSTEM_WRITE, "option.tar-P", "tar -P writes wherever the archive says.")
     elif archive is not None:
         call.read(archive)
+
+
+def _in_folder(folder: Word, word: Word) -> Word:
+    """A name as tar finds it, or writes it, in this folder."""
+    return word if word.text.startswith("/") else like(word, f"{folder.text.rstrip('/')}/{word.text}")
 
 
 def _old_style(call: Call, words: list[Word]) -> list[Word]:
@@ -115,9 +123,8 @@ def _unzip(call: Call) -> None:
     judge_options(call, parsed)
     if parsed.operands:
         call.read(parsed.operands[0])
-    if not call.marks & {"lists"}:
-        folder = next((value for option, value in parsed.options if "folder" in option.marks), None)
-        unnamed_files(call, folder or Word("./.", True, False, 0, 0))
+    if not call.marks & {"lists", "folder"}:
+        unnamed_files(call, Word("./.", True, False, 0, 0))
 
 
 @reader("compressor")
