@@ -121,7 +121,7 @@ class Expander:
             char = raw[at]
             if char == "\\":
                 if raw[at + 1 : at + 2] != "\n":
-                    current.append(raw[at + 1 : at + 2])
+                    current.append(raw[at + 1 : at + 2] or "\\")  # at the end of a text it protects nothing
                     seen = True
                 at += 2
             elif char == "'":
