@@ -178,6 +178,9 @@ _THERE = {
 def _remote_command(call: Call, host: Word, words: list[Word]) -> None:
     """What another machine's shell is to run: this one, where the host is loopback."""
     text = " ".join(word.text for word in words)
+    stdin = call.scope.stdin
+    if not words and stdin is not None:
+        text = stdin.text or ""  # its shell reads what comes in
     if not text or not all(word.known for word in words):
         return
     if _LOOPBACK.match(host.text):
