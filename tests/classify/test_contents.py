@@ -198,10 +198,12 @@ def test_what_runs_by_itself_or_would_do_more_than_a_build_is_persistence(
     assert f"contents.{rule}" in rules
 
 
-@pytest.mark.parametrize(("path", "new", "rule"), PERSISTENT, ids=lambda value: value[:40])
+# What cannot be read is no better for having been there before.
+READABLE = [row for row in PERSISTENT if row[2] != "unreadable"]
+
+
+@pytest.mark.parametrize(("path", "new", "rule"), READABLE, ids=lambda value: value[:40])
 def test_what_was_there_before_is_not_held_against_a_change(path: str, new: str, rule: str) -> None:
-    if rule == "unreadable":
-        pytest.skip("what cannot be read is no better for having been there before")
     assert said(change(path, new, old=new))[0] == {"local_write"}
 
 
@@ -383,10 +385,10 @@ def test_no_text_makes_a_reader_fail_in_another_way(style: str, text: str) -> No
 def test_reading_takes_time_by_the_length(style: str, piece: str) -> None:
     began = time.perf_counter()
     try:
-        settings(style, piece * (256 * 1024 // len(piece)))
+        settings(style, piece * (64 * 1024 // len(piece)))
     except Unreadable:
         pass
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 2
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), st.text(st.characters(codec="ascii", exclude_characters="\r\n\0")), max_size=5))  # fmt: skip

@@ -21,21 +21,19 @@ def example(name: str) -> str:
     return name.replace("*", "X")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_setting_each_name_in_a_text_is_code_execution(name: str, context: Context) -> None:
-    for text in (
-        f"{example(name)}=/work/project/planted true",
-        f"export {example(name)}=./planted",
-        f"env {example(name)}='x y' true",
-    ):
-        answer = classify(ShellText(text=text), context)
-        assert Risk.CODE_EXECUTION in answer.effects, text
+@pytest.mark.parametrize(
+    "form", ["{}=/work/project/planted true", "export {}=./planted", "env {}='x y' true"]
+)
+def test_setting_each_name_in_a_text_is_code_execution(form: str, context: Context) -> None:
+    for name in NAMES:
+        answer = classify(ShellText(text=form.format(example(name))), context)
+        assert Risk.CODE_EXECUTION in answer.effects, name
         assert f"environment.{example(name)}" in {reason.rule for reason in answer.reasons}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_allowlist_entry_does_not_match_where_a_name_is_set(name: str, context: Context) -> None:
-    assert changes_what_runs(((example(name), "/work/project/planted"),), context) is not None
+def test_an_allowlist_entry_does_not_match_where_a_name_is_set(context: Context) -> None:
+    for name in NAMES:
+        assert changes_what_runs(((example(name), "/work/project/planted"),), context) is not None, name
 
 
 @pytest.mark.parametrize(("program", "names"), TABLE["affects"].items())

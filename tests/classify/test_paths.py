@@ -35,41 +35,41 @@ def read(path: str, context: Context) -> set[str]:
     return {risk.label for risk in classify(FileRead(path=path), context).effects - {Risk.SAFE}}
 
 
-@pytest.mark.parametrize("entry", entries("persistence", "workspace"), ids=lambda entry: entry.key)
-def test_each_target_of_a_workspace_is_persistence_at_any_depth(entry: Entry, context: Context) -> None:
-    for prefix in ("/work/project/", "/work/project/vendor/sub/"):
-        assert "persistence" in write(prefix + example(entry), context)
-        assert "persistence" in write(
-            (prefix + example(entry)).upper().replace("/WORK/PROJECT", "/work/project"), context
-        )
-    assert write("/tmp/checkout/" + example(entry), context) == {"local_write"}
+def test_each_target_of_a_workspace_is_persistence_at_any_depth(context: Context) -> None:
+    for entry in entries("persistence", "workspace"):
+        for prefix in ("/work/project/", "/work/project/vendor/sub/"):
+            assert "persistence" in write(prefix + example(entry), context)
+            assert "persistence" in write(
+                (prefix + example(entry)).upper().replace("/WORK/PROJECT", "/work/project"), context
+            )
+        assert write("/tmp/checkout/" + example(entry), context) == {"local_write"}
 
 
-@pytest.mark.parametrize("entry", entries("persistence", "home"), ids=lambda entry: entry.key)
-def test_each_target_of_a_home_is_persistence_in_anybodys(entry: Entry, context: Context) -> None:
-    for home in ("/home/dev/", "/home/other/", "/root/", "/Users/other/"):
-        assert "persistence" in write(home + example(entry), context)
+def test_each_target_of_a_home_is_persistence_in_anybodys(context: Context) -> None:
+    for entry in entries("persistence", "home"):
+        for home in ("/home/dev/", "/home/other/", "/root/", "/Users/other/"):
+            assert "persistence" in write(home + example(entry), context)
 
 
-@pytest.mark.parametrize("entry", entries("persistence", "absolute"), ids=lambda entry: entry.key)
-def test_each_target_of_the_system_is_persistence(entry: Entry, context: Context) -> None:
-    assert "persistence" in write("/" + example(entry), context)
+def test_each_target_of_the_system_is_persistence(context: Context) -> None:
+    for entry in entries("persistence", "absolute"):
+        assert "persistence" in write("/" + example(entry), context)
 
 
-@pytest.mark.parametrize("entry", entries("secret", "home"), ids=lambda entry: entry.key)
-def test_each_secret_of_a_home_is_one(entry: Entry, context: Context) -> None:
-    assert read("/home/dev/" + example(entry), context) == {"system_write"}
+def test_each_secret_of_a_home_is_one(context: Context) -> None:
+    for entry in entries("secret", "home"):
+        assert read("/home/dev/" + example(entry), context) == {"system_write"}
 
 
-@pytest.mark.parametrize("entry", entries("secret", "absolute"), ids=lambda entry: entry.key)
-def test_each_secret_of_the_system_is_one(entry: Entry, context: Context) -> None:
-    assert read("/" + example(entry), context) == {"system_write"}
+def test_each_secret_of_the_system_is_one(context: Context) -> None:
+    for entry in entries("secret", "absolute"):
+        assert read("/" + example(entry), context) == {"system_write"}
 
 
-@pytest.mark.parametrize("entry", entries("secret", "name"), ids=lambda entry: entry.key)
-def test_each_secret_by_name_is_one_wherever_it_lies(entry: Entry, context: Context) -> None:
-    assert read("/work/project/config/" + example(entry), context) == {"system_write"}
-    assert is_secret("/anywhere/" + example(entry))
+def test_each_secret_by_name_is_one_wherever_it_lies(context: Context) -> None:
+    for entry in entries("secret", "name"):
+        assert read("/work/project/config/" + example(entry), context) == {"system_write"}
+        assert is_secret("/anywhere/" + example(entry))
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_every_entry_says_who_trusts_it_and_where_that_was_learned(kind: str, wh
         assert entry.key == entry.key.lower(), entry.key
 
 
-@pytest.mark.parametrize("entry", entries("system", "absolute"), ids=lambda entry: entry.key)
-def test_each_target_of_the_system_is_its_business(entry: Entry, context: Context) -> None:
-    assert write("/" + example(entry), context) & {"system_write", "destructive"}
-    if not entry.key.startswith(("/proc", "/sys")):
-        assert read("/" + example(entry), context) <= {"system_write"}
+def test_each_target_of_the_system_is_its_business(context: Context) -> None:
+    for entry in entries("system", "absolute"):
+        assert write("/" + example(entry), context) & {"system_write", "destructive"}
+        if not entry.key.startswith(("/proc", "/sys")):
+            assert read("/" + example(entry), context) <= {"system_write"}
 
 
 @pytest.mark.parametrize("kind", ["persistence", "secret"])
