@@ -1,5 +1,5 @@
 # Every target prepares what it needs, says so, and is quick when it is there already.
-.PHONY: setup demo test check escape bench compat images clean help
+.PHONY: setup demo test check escape bench compat images mutants reference clean help
 
 BROKER := .venv/bin/broker
 PYTEST := .venv/bin/python -m pytest
@@ -45,6 +45,12 @@ compat: setup images  ## what people run, inside and outside, compared; with the
 bench: setup images  ## the figures of docs/benchmarks.md
 	@scripts/need-bubblewrap
 	.venv/bin/python -m benchmarks
+
+mutants: setup  ## move every row of the classifier's tables one class down, and see that a case fails
+	BROKER_MUTANTS=all $(PYTEST) tests/classify/test_mutations.py
+
+reference: setup  ## the reference pages of the classifier, made from its tables
+	.venv/bin/python -m broker.classify.reference docs
 
 clean:  ## remove what the other targets made in this folder
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
