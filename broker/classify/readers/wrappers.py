@@ -146,21 +146,26 @@ MAX_ITEMS = 16
 """So many items of a known input are judged one by one; of more, any may be anything."""
 
 
+_A_NAME = re.compile(r"[\w*?][\w.*?-]*")  # or a pattern for names in this folder
+
+
 @reader("parallel")
 def _parallel(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
     rest = parsed.rest
-    item = UNKNOWN
+    stdin = call.scope.stdin
+    fed = list(stdin.names) if stdin is not None and stdin.names else [UNKNOWN]
     for at, word in enumerate(rest):
         if word.text in (":::", "::::", ":::+", "::::+"):
             items = [other.text for other in rest[at + 1 :]]
+            fed = [UNKNOWN]
             if at == 0 and word.text == ":::":  # no command: each item is one
                 for other in rest[1:]:
                     call.shell(other)
                 return
-            if word.text == ":::" and all(re.fullmatch(r"\w[\w.-]*", text) for text in items):
-                item = TAME
+            if word.text == ":::" and all(_A_NAME.fullmatch(text) for text in items):
+                fed = [TAME]
             rest = rest[:at]
             break
     if not rest:
@@ -174,9 +179,10 @@ def _parallel(call: Call) -> None:
         )
         return
     call.scope = call.scope.copy()
-    call.scope.variables["PARALLEL_ITEM"] = item
     call.scope.exported.add("PARALLEL_ITEM")
-    call.shell_text(text if "$PARALLEL_ITEM" in text else text + ' "$PARALLEL_ITEM"')
+    for item in fed[:4]:
+        call.scope.variables["PARALLEL_ITEM"] = item
+        call.shell_text(text if "$PARALLEL_ITEM" in text else text + ' "$PARALLEL_ITEM"')
 
 
 @reader("sudo")
