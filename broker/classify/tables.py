@@ -1,4 +1,4 @@
-"""Step 2: the classifier's data. Loads `tables/*.toml`, or the compiled `tables.json` where it is current.
+"""Step 2: the classifier's data. Loads `tables/*.toml`, or `tables.compiled` where it is current.
 
 The digest of the sources is part of every assessment, so that an answer can be replayed with the data that
 made it. The files beside this module are read once; nothing else of the world is looked at.
@@ -7,6 +7,8 @@ made it. The files beside this module are read once; nothing else of the world i
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -63,12 +65,50 @@ TABLES = (
 )
 """The families, one file each, in the order of the digest."""
 
-COMPILED = "tables.json"
+COMPILED = "tables.compiled"
 NO_PROGRAMS = ("contents", "environment", "paths")
 """The tables that are about something else than programs."""
 _FOLDER = __file__.rpartition("/")[0]
 
 Table = dict[str, Any]
+
+
+class Programs(Mapping[str, int]):
+    """Which entry a program's name has. Tens of thousands of names, of which a process asks for some dozens."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        """Take `name<TAB>number` lines, sorted."""
+        self._lines = lines
+
+    def __getitem__(self, name: str) -> int:
+        begins = name.encode("utf-8", "surrogateescape") + b"\t"
+        at = bisect_left(self._lines, begins)
+        if at == len(self._lines) or not self._lines[at].startswith(begins):
+            raise KeyError(name)
+        return int(self._lines[at][len(begins) :])
+
+    def __iter__(self) -> Iterator[str]:
+        return (line.partition(b"\t")[0].decode() for line in self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
+class Entries(Sequence[Table]):
+    """What the tables say of programs, decoded when it is asked for."""
+
+    def __init__(self, texts: list[bytes]) -> None:
+        """Take one JSON text for each entry."""
+        self._texts: list[Any] = list(texts)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._texts[index]
+        if isinstance(found, bytes):
+            found = self._texts[index] = json.loads(found)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._texts)
 
 
 def sources() -> list[tuple[str, bytes]]:
@@ -130,16 +170,39 @@ def compile_tables(tables: list[tuple[str, bytes]]) -> Table:
     return merged
 
 
+def pack(merged: Table) -> bytes:
+    """Return merged tables as the compiled file holds them: one line of JSON, the names, the entries.
+
+    The JSON keeps the sources' order: where two entries fit, the first one is named, compiled or not.
+    """
+    rest = {key: value for key, value in merged.items() if key not in ("programs", "entries")}
+    names = sorted(f"{name}\t{number}".encode() for name, number in merged["programs"].items())
+    entries = [_json(entry) for entry in merged["entries"]]
+    return b"\n\n".join((_json(rest), b"\n".join(names), b"\n".join(entries)))
+
+
+def unpack(content: bytes) -> Table:
+    """Return the tables of a compiled file. Raises ValueError when it is none."""
+    head, names, entries = content.split(b"\n\n")
+    data: Table = json.loads(head)
+    data["programs"], data["entries"] = Programs(names.split(b"\n")), Entries(entries.split(b"\n"))
+    return data
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 @cache
 def load() -> Table:
     """Return the merged tables: the compiled file if it is made from the sources, else the sources."""
     tables = sources()
     try:
         with open(f"{_FOLDER}/{COMPILED}", "rb") as file:
-            data: Table = json.loads(file.read())
+            data = unpack(file.read())
     except (OSError, ValueError):
-        return compile_tables(tables)
-    return data if data.get("stamp") == stamp_of(tables) else compile_tables(tables)
+        return unpack(pack(compile_tables(tables)))
+    return data if data.get("stamp") == stamp_of(tables) else unpack(pack(compile_tables(tables)))
 
 
 def program_table(name: str) -> Table | None:
