@@ -41,6 +41,7 @@ class _Tests:
             self.narrowed = outside or inside
 
 
+MANY = 32  # so many folders are judged one by one; more of them count as any
 _FLAGS = re.compile(r"-[HLPEXdsx]+|-O\d")
 _DASHED_ACTION = re.compile(r"[\u2010-\u2015\u2212]+(?:exec|ok|delete|fprint|fls)")
 _ALL_NAMES = frozenset(("*", "**", "./*", "?*", ".*", "*/*"))
@@ -148,7 +149,7 @@ def _find_exec(call: Call, words: list[Word], at: int, roots: list[Word], *, nar
     )
     if inner:
         piece = TAME if narrowed else UNKNOWN
-        for root in roots[:4]:
+        for root in roots if len(roots) <= MANY else [unknown_word(roots[0])]:
             found = (root.text.rstrip("/") or "") + "/" + piece
             call.command(
                 [like(word, word.text.replace("{}", found)) if "{}" in word.text else word for word in inner]
@@ -184,7 +185,7 @@ def _fd(call: Call) -> None:
     piece = TAME if parsed.operands or parsed.options else UNKNOWN
     ends = next((at for at, word in enumerate(inner) if word.text == ";"), len(inner))
     named = any("{" in word.text for word in inner[:ends])
-    for root in roots[:4]:
+    for root in roots if len(roots) <= MANY else [unknown_word(roots[0])]:
         found = like(root, (root.text.rstrip("/") or "") + "/" + piece)
         filled = [
             like(word, found.text.join(_PLACE.split(word.text))) if "{" in word.text else word

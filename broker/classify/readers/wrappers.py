@@ -146,6 +146,7 @@ MAX_ITEMS = 16
 """So many items of a known input are judged one by one; of more, any may be anything."""
 
 
+MANY = 32  # so many names are judged one by one; more of them count as any
 _A_NAME = re.compile(r"[\w*?][\w.*?-]*")  # or a pattern for names in this folder
 
 
@@ -180,7 +181,7 @@ def _parallel(call: Call) -> None:
         return
     call.scope = call.scope.copy()
     call.scope.exported.add("PARALLEL_ITEM")
-    for item in fed[:4]:
+    for item in fed if len(fed) <= MANY else [UNKNOWN]:
         call.scope.variables["PARALLEL_ITEM"] = item
         call.shell_text(text if "$PARALLEL_ITEM" in text else text + ' "$PARALLEL_ITEM"')
 
