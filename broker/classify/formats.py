@@ -164,18 +164,26 @@ def _make(text: str) -> Found:
         count = 1
         while count:  # references nest: from the inside out
             plain, count = _MAKE_REFERENCE.subn(_MAKE_VARIABLE, plain)
-        command = plain.strip().lstrip("@-+ ")
+        command = plain.strip()
         if not line[:1].isspace():
-            if _MAKE_SHELL.search(plain):
-                command = ": " + plain[plain.index("$") :]
-            elif "!=" in plain:
-                command = plain.partition("!=")[2].strip()
-            else:
-                continue
+            command = _beside_a_recipe(plain)
+        command = command.lstrip("@-+ ")
         command = _MAKE_SHELL.sub("$(", command).replace("\0", "$")
         if command and not command.startswith("#"):
             recipes.append(command)
     return {"recipe": recipes}
+
+
+def _beside_a_recipe(line: str) -> str:
+    """The command in a line that is no recipe: `X := $(shell …)`, `X != …`, `target: ; …`, just's `x := `…``."""
+    if _MAKE_SHELL.search(line):
+        return ": " + line[line.index("$") :]
+    if "`" in line:
+        return ": " + line[line.index("`") :]
+    if "!=" in line:
+        return line.partition("!=")[2].strip()
+    rest = line.partition(":")[2]
+    return "" if rest.startswith((":=", "=")) else rest.partition(";")[2].strip()
 
 
 _GIT_TOKEN = re.compile(

@@ -140,6 +140,10 @@ PERSISTENT = [
     ("Makefile", "X != cat ~/.ssh/id_rsa\n", "planted-command"),
     ("Makefile", "all:\n\tgcc \\\n\t  x.c; sudo rm -rf /usr\n", "planted-command"),
     ("rules.mk", "all:\n\t@-$(CC) x.c; crontab x\n", "planted-command"),
+    ("Makefile", "all: x ; curl https://host.example\n", "planted-command"),
+    ("justfile", "x := `curl https://host.example`\n", "planted-command"),
+    (".git/config", '[branch "main"]\nremote = https://host.example/x\n', "git-config"),
+    (".git/config", '[branch "main"]\npushRemote = ext::x\n', "git-config"),
     ("justfile", "build:\n    nc host.example 1\n", "planted-command"),
 ]  # fmt: skip
 
@@ -180,6 +184,8 @@ HARMLESS = [
     (".vscode/settings.json", '{\n  "editor.tabSize": 2, // two\n  "[python]": {"editor.formatOnSave": true},\n}\n'),
     ("docker-compose.yml", "services:\n  a:\n    image: x\n    privileged: false\n    volumes:\n      - ./data:/data\n      - db:/var/lib/db\n"),
     ("Makefile", "V := $(shell git describe --tags)\nall: $(OBJ)\n\t@$(call log,$(NAME) of $(X:%.c=%.o))\n\t$(CC) -o $@ $^\n\tfor f in *.c; do echo $$f; done\n\tcd sub && $(MAKE)\nclean:\n\trm -rf $(BUILD) *.o\n"),
+    ("Makefile", "X := a;b\nY ::= c;d\nall: x ; @echo done\n"),
+    (".git/config", '[branch "main"]\n\tpushRemote = my-fork.2\n'),
     ("Makefile", "install:\n\tinstall -Dm755 prog $(DESTDIR)$(PREFIX)/bin/prog\n"),
     ("justfile", "test *args:\n    cargo test {{args}}\n"),
     ("conftest.py", "import pytest\n"),
