@@ -21,7 +21,7 @@ from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.entries import Entry, Option, entry_of, sub_entry
 from broker.classify.risk import Risk
-from broker.classify.tables import load
+from broker.classify.tables import compile_tables, sources
 from broker.request.operation import ShellText
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -51,7 +51,7 @@ def down(risks: tuple[Risk, ...]) -> tuple[Risk, ...]:
 
 def mutants() -> Iterator[Mutant]:
     """All mutants of all tables, in the tables' order."""
-    tables = load()
+    tables = compile_tables(sources())  # the sources' own order, whatever was compiled
     names: dict[int, list[str]] = {}
     for name, index in tables["programs"].items():
         names.setdefault(index, []).append(name)
