@@ -31,13 +31,13 @@ _TAME_PRINTERS = frozenset(
         "cksum",
         "tty",
         "logname",
-        "basename",
         "md5sum",
         "sha1sum",
         "sha256sum",
         "uuidgen",
         "jot",
         "factor",
+        "grep",
     ]
 )
 MAX_OUTPUT = 16 * 1024
@@ -47,7 +47,7 @@ def of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -
     """Return what this command prints, with unknown pieces marked, or None if nothing is known."""
     name = words[0].text
     if name not in _PRINTERS:
-        if name in _TAME_PRINTERS:
+        if name in _TAME_PRINTERS and _prints_its_own(name, words[1:], stdin):
             return TAME
         names = names_of(words, stdin, scope, context)
         return "\n".join(names) if names else None
@@ -56,6 +56,34 @@ def of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -
     if text is None and (names := names_of(words, stdin, scope, context)):
         text = "\n".join(names)
     return text if text is None or len(text) <= MAX_OUTPUT else None
+
+
+def _prints_its_own(name: str, arguments: list[Word], stdin: Stdin | None) -> bool:
+    """Whether what a printer of numbers and names prints comes from itself, not from a text that it was given."""
+    texts = [word.text for word in arguments]
+    match name:
+        case "date":
+            return not any(text.startswith("+") and ("/" in text or text[1:2] == "-") for text in texts)
+        case "stat":  # %n, %N, %m: names and mount points
+            formats = [text for text in texts if "%" in text]
+            return bool(formats) and not any(
+                re.search(r"/|%-?\d*[nNm]|^-[^c-]|^[^-%]", text) for text in formats
+            )
+        case "seq" | "jot":
+            return all(re.fullmatch(r"-?[\d.]+|-w|\W", text) for text in texts)
+        case "expr":
+            return all(re.fullmatch(r"[\d+*/%()<>=!\-\U0010ffff]+|length", text) for text in texts)
+        case "bc":
+            return stdin is None or stdin.text is None or '"' not in stdin.text
+        case "getconf":
+            return not any("PATH" in text for text in texts)
+        case "grep":
+            return (
+                any(re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*|--count", text) for text in texts) and len(texts) < 4
+            )
+        case "wc" | "cksum" | "md5sum" | "sha1sum" | "sha256sum" | "factor":
+            return not any("/" in text or UNKNOWN in text for text in texts)
+    return True
 
 
 def names_of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> tuple[str, ...]:
@@ -215,6 +243,14 @@ def _dirname(words: list[Word], stdin: Stdin | None, scope: Scope, context: Cont
     return head or ("/" if slash else ".")
 
 
+def _basename(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
+    operands = [word for word in words if word.text[:1] != "-"]
+    if len(operands) != len(words) or not 1 <= len(words) <= 2 or not all(word.known for word in words):
+        return TAME if len(words) < 3 else None
+    name = words[0].text.rstrip("/").rpartition("/")[2]
+    return name.removesuffix(words[1].text) if len(words) == 2 and name != words[1].text else name
+
+
 def _realpath(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:
     targets = [word for word in words if not word.text.startswith("-")]
     if len(targets) != 1:
@@ -261,6 +297,7 @@ _PRINTERS = {
     "pwd": _pwd,
     "mktemp": _mktemp,
     "git": _git,
+    "basename": _basename,
     "dirname": _dirname,
     "realpath": _realpath,
     "readlink": _realpath,

@@ -73,7 +73,7 @@ def _judge_into(
         )
         return
     text = first.text
-    if not path and text in scope.functions:
+    if not path and depth == 0 and text in scope.functions:  # `command f` and `env f` find no functions
         finding.add(
             Risk.SAFE, "shell.function", f"{text} is a function of this text; its body is judged.", span
         )
@@ -83,7 +83,14 @@ def _judge_into(
         return
     entry = entry_of(name)
     if entry is None:
-        if Risk.CODE_EXECUTION not in finding.effects:
+        if text in inquiry.functions and depth == 0 and not path:
+            finding.add(
+                Risk.SAFE,
+                "shell.function",
+                f"{text} is defined elsewhere in this text; its body is judged there.",
+                span,
+            )
+        elif Risk.CODE_EXECUTION not in finding.effects:
             finding.add(
                 Risk.UNKNOWN, "program.unrecognised", f"{shown(name)} is not a program that we know.", span
             )

@@ -78,7 +78,7 @@ class Scope:
         self.guesses |= branch.guesses
         if branch.cwd != self.cwd:
             self.cwd = None
-        self.functions |= branch.functions
+        # A function that may not have been defined does not take a program's place: it is not added.
         self.exported |= branch.exported
 
 
@@ -123,6 +123,9 @@ class Inquiry:
         self.words = 0
         self.depth = 0
         self.aliases: set[str] = set()
+        self.functions: set[str] = (
+            set()
+        )  # those that are defined anywhere, perhaps only after what calls them
         self.fixed_span: tuple[int, int] | None = None
         self.joins: tuple[int, ...] = ()
 

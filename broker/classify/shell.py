@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from broker.classify import paths
@@ -93,6 +94,12 @@ def _read(inquiry: Inquiry, text: str, scope: Scope, within: int | None, base: i
     if "\0" in joined:
         raise Unreadable("it holds a NUL character", "text.control")
     tokens, shape = cut(joined)
+    if "(" in shape or "function" in shape:
+        for one, other in pairwise(tokens):
+            if one.kind is Kind.WORD and other.kind is Kind.OPERATOR and other.raw == "(":
+                inquiry.functions.add(one.raw)
+            elif one.kind is Kind.OPERATOR and one.raw == "function":
+                inquiry.functions.add(other.raw)
     reader = _Reader(inquiry, joined, tokens, scope, within, base)
     if tokens:
         root = _parser().parse(_ascii(shape)).root_node
@@ -119,9 +126,19 @@ class _Reader(CommandReader):
         for child in node.children:
             handler = _HANDLERS.get(child.type)
             if handler is not None:
-                handler(self, child, scope)
+                handler(self, child, scope.copy() if self.in_background(child) else scope)
             elif child.type not in _IGNORED:
                 raise Unreadable(f"a {child.type.replace('_', ' ')} stands where none was expected")
+
+    def in_background(self, node: Node) -> bool:
+        """Whether `&` follows: then a subshell runs it, and what it changes stays there."""
+        at = self.ends.get(node.end_byte)
+        if at is None:
+            return False
+        at += 1
+        while at < len(self.tokens) and self.tokens[at].kind is Kind.REDIRECT:
+            at += 1
+        return at < len(self.tokens) and self.tokens[at].raw == "&" and self.tokens[at].kind is Kind.OPERATOR
 
     def statement(self, node: Node, scope: Scope) -> None:
         handler = _HANDLERS.get(node.type)
@@ -129,7 +146,7 @@ class _Reader(CommandReader):
             self.level += 1
             if self.level > MAX_TREE_DEPTH:
                 raise TooMuch("Commands nest too deeply.", "text.too_deep")
-            handler(self, node, scope)
+            handler(self, node, scope.copy() if self.in_background(node) else scope)
             self.level -= 1
         elif node.type not in _IGNORED:
             raise Unreadable(f"a {node.type.replace('_', ' ')} stands where none was expected")
@@ -137,7 +154,9 @@ class _Reader(CommandReader):
     def chain(self, node: Node, scope: Scope) -> None:
         optional, certain = False, True
         inner = node.parent is not None and node.parent.type == "list"
-        outer_maybe, self.maybe = self.maybe, self.maybe if inner else {}
+        outer = self.maybe, self.certain
+        if not inner:
+            self.maybe = {}
         for child in node.children:
             if child.type == "||":
                 optional = True
@@ -148,11 +167,11 @@ class _Reader(CommandReader):
                 self.statement(child, branch)
                 if not _leaves(self.text[child.start_byte : child.end_byte]):
                     scope.merge(branch)
-                else:
-                    scope.functions |= branch.functions
             elif certain:
                 self.statement(child, scope)
                 certain = False
+                if child.type != "list":
+                    self.certain = set(scope.functions)
             else:
                 before = dict(scope.variables)
                 self.statement(child, scope)
@@ -165,7 +184,8 @@ class _Reader(CommandReader):
             for name, earlier in self.maybe.items():
                 if scope.variables.get(name) != earlier:
                     scope.variables[name] = UNKNOWN
-        self.maybe = outer_maybe
+            scope.functions &= self.certain
+            self.maybe, self.certain = outer
 
     def pipeline(self, node: Node, scope: Scope) -> None:
         stdin = scope.stdin

@@ -42,6 +42,7 @@ class CommandReader:
         self.guessed_names: set[str] = set()
         # What parts of a chain that may not have run have set, and what it was before (shell.py).
         self.maybe: dict[str, str | None] = {}
+        self.certain: set[str] = set()  # the functions that are defined whatever the rest of the chain does
         self.expander = Expander(
             scope,
             inquiry.context.home,

@@ -145,6 +145,12 @@ class Expander:
                 at = close
             elif char in {"$", "`"}:
                 value, at = self._expansion(raw, at, quoted=False)
+                if split and "IFS" in self.scope.variables:
+                    separators = self.scope.variables["IFS"]
+                    if UNKNOWN in separators or any(
+                        mark in separators for mark in value if mark not in " \t\n"
+                    ):
+                        value = UNKNOWN  # split in another way
                 if split and value and (" " in value or "\n" in value or "\t" in value):
                     glob |= any(mark in value for mark in "*?[")
                     for index, piece in enumerate(_split(value)):
@@ -254,12 +260,13 @@ class Expander:
         self.scan(text)
         for name in _NAME.findall(text):
             value = self.scope.variables.get(name, "")
-            if "$(" in value or "`" in value:
+            if "$(" in value or "`" in value or UNKNOWN in value:
+                holds = "can hold" if UNKNOWN in value else "holds"
                 self.notes.append(
                     Reason(
                         rule="shell.arithmetic_value",
                         risk=Risk.CODE_EXECUTION,
-                        text=f"Arithmetic evaluates ${name}, and its value holds a command.",
+                        text=f"Arithmetic evaluates ${name}, and its value {holds} a command.",
                     )
                 )
         if "=" in text or "++" in text or "--" in text:
@@ -509,6 +516,8 @@ def _split(value: str) -> list[str]:
 
 def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
     """`${x%pattern}` and its kin, for known values and simple patterns."""
+    if TAME in value and not any(mark in value + pattern for mark in (UNKNOWN, "[")) and TAME not in pattern:
+        return _trim_tame(value, pattern, end=end, longest=longest)
     if UNKNOWN in value or TAME in value or UNKNOWN in pattern or TAME in pattern:
         return UNKNOWN
     if not any(mark in pattern for mark in "*?["):
@@ -529,6 +538,21 @@ def _trim(value: str, pattern: str, *, end: bool, longest: bool) -> str:
         return next((value[:cut] for cut in order if compiled.fullmatch(value[cut:])), value)
     order = reversed(cuts) if longest else cuts
     return next((value[cut:] for cut in order if compiled.fullmatch(value[:cut])), value)
+
+
+def _trim_tame(value: str, pattern: str, *, end: bool, longest: bool) -> str:
+    """The same for a path whose last name is not known: what is cut from that name's end leaves a name."""
+    folder, slash, name = value.rpartition("/")
+    if TAME in folder:
+        return UNKNOWN
+    if not end:
+        return name if pattern == "*/" and longest else UNKNOWN
+    literal = pattern.strip("*?")
+    if name.endswith(pattern):
+        return value.removesuffix(pattern)
+    if not literal or "/" in literal or any(mark in folder for mark in (literal, *"*?")):
+        return UNKNOWN
+    return folder + slash + TAME
 
 
 def _trim_at(value: str, literal: str, *, end: bool, longest: bool, star_first: bool) -> str:

@@ -43,7 +43,7 @@ def _export(call: Call) -> None:
     scope = call.scope
     exports = call.name == "export"
     prints = False
-    functions = False
+    functions = reference = False
     names = 0
     for word in call.words[1:]:
         text = word.text
@@ -51,6 +51,7 @@ def _export(call: Call) -> None:
             exports |= text[0] == "-" and "x" in text
             prints |= "p" in text
             functions |= "f" in text or "F" in text
+            reference |= "n" in text and call.name != "export"
             continue
         names += 1
         match = ASSIGNMENT.fullmatch(text)
@@ -66,7 +67,8 @@ def _export(call: Call) -> None:
         name, value = match.groups()
         if hides_a_command(value):
             subscript(call, value)
-        scope.variables[name] = value if "+=" not in text[: len(name) + 2] else UNKNOWN
+        # The value of a reference is another variable's.
+        scope.variables[name] = UNKNOWN if reference or "+=" in text[: len(name) + 2] else value
         set_variable(call, name, value)
         if exports:
             scope.exported.add(name)
@@ -85,6 +87,8 @@ def _set(call: Call) -> None:
 @reader("unset")
 def _unset(call: Call) -> None:
     for word in call.words[1:]:
+        subscript(call, word.text)
+        call.scope.functions.discard(word.text)
         call.scope.variables.pop(word.text, None)  # not "": `${x-default}` tells the two apart
 
 
