@@ -131,14 +131,18 @@ def _glob(pattern: str, name: str) -> bool:
 
 
 @cache
-def _beginnings(kind: str, where: str) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    """What the first component of a section's entries can be: names, and one expression for all patterns."""
+def _beginnings(kind: str, where: str) -> tuple[frozenset[str], re.Pattern[str]]:
+    """What the first component of a section's entries can be: names, and one expression for all patterns.
+
+    The expression is searched for in a path that begins with a slash. What begins with `*` is looked for by its
+    end, so that each alternative starts with a character: trying them costs next to nothing where none does.
+    """
     index = catalogue(kind, where)
-    patterns = {entry.parts[0].replace("*", "\0") for entry in index.get("*", ())}
-    if not patterns:
-        return frozenset(index), None
-    either = "|".join(re.escape(pattern).replace("\0", "[^/]*") for pattern in sorted(patterns))
-    return frozenset(index), re.compile(rf"(?:\A|/)(?:{either})(?:/|\Z)")
+    either = [r"(?!)"]  # without a pattern: an expression that matches nothing
+    for pattern in sorted({entry.parts[0] for entry in index.get("*", ())}):
+        text = "[^/]*".join(map(re.escape, pattern.lstrip("*").split("*")))
+        either.append(text if pattern.startswith("*") else "/" + text)
+    return frozenset(index), re.compile(rf"(?:{'|'.join(either)})(?:/|\Z)")
 
 
 def _may_begin(kind: str, where: str, lower: str, parts: list[str]) -> bool:
@@ -146,7 +150,7 @@ def _may_begin(kind: str, where: str, lower: str, parts: list[str]) -> bool:
     names, patterns = _beginnings(kind, where)
     return (
         not names.isdisjoint(parts)
-        or (patterns is not None and patterns.search(lower) is not None)
+        or patterns.search("/" + lower) is not None
         or _HAS_WILD(lower) is not None
     )
 
@@ -387,20 +391,32 @@ def _named(name: str, kind: str) -> Entry | None:
             for entry in entries:
                 if "*" not in entry.key and _could_be(name, entry.key):
                     return entry
-    patterns, starred = _name_patterns(kind)
+    patterns, starred, ends, starts = _name_patterns(kind)
+    if not name.endswith(ends) and not name.startswith(starts):
+        return None
     found = patterns.match(name)
     return starred[found.lastindex - 1] if found is not None and found.lastindex else None
 
 
 @cache
-def _name_patterns(kind: str) -> tuple[re.Pattern[str], tuple[Entry, ...]]:
-    """One expression for all patterns among a kind's names: its n-th group is the n-th entry's."""
+def _name_patterns(kind: str) -> tuple[re.Pattern[str], tuple[Entry, ...], tuple[str, ...], tuple[str, ...]]:
+    """One expression for all patterns among a kind's names: its n-th group is the n-th entry's.
+
+    And what a name must end with, or begin with, for any of them to fit: most names do neither.
+    """
     starred = tuple(catalogue(kind, "name").get("*", ()))
     either = "|".join(
         "(" + ".*".join(re.escape(piece) for piece in entry.key.split("*")) + ")" for entry in starred
     )
+    ends = {entry.key.rpartition("*")[2] for entry in starred} - {""}
+    starts = {entry.key.partition("*")[0] for entry in starred if entry.key.endswith("*")}
     # Without a pattern: an expression that matches nothing.
-    return re.compile(rf"(?:{either})\Z" if either else r"(?!)", re.DOTALL), starred
+    return (
+        re.compile(rf"(?:{either})\Z" if either else r"(?!)", re.DOTALL),
+        starred,
+        tuple(ends),
+        tuple(starts),
+    )
 
 
 # -- judging -------------------------------------------------------------------------------------------
