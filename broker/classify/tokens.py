@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-MAX_NESTING = 40
+MAX_NESTING = 24
 """How deep quotes, substitutions and brackets may nest. Nothing people write comes near."""
 
 
@@ -98,6 +98,10 @@ _OPERATOR = re.compile(r"&>>|&>|&&|\|\||\|&|;;&|;;|;&|<<<|<<-|<<|<&|>&|<>|>>|>\|
 _REDIRECTS = frozenset(["&>>", "&>", "<<<", "<<-", "<<", "<&", ">&", "<>", ">>", ">|", "<", ">"])
 _DESCRIPTOR = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})(?=[<>])")
 _PLAIN = re.compile(r"[^\s;&|<>()'\"\\$`?*+@!=\[]+")
+# What needs no look: texts, and each `$` that begins nothing which could hold the closing character.
+_PLAIN_IN_QUOTES = re.compile(r"(?:[^\"\\$`]+|\$(?![({\\]))++")
+_PLAIN_IN_BRACES = re.compile(r"(?:[^}\\'\"$`]+|\$(?![({\\'\"]))++")
+_PLAIN_IN_BRACKETS = re.compile(r"(?:[^\[\]\\'\"$`]+|\$(?![({\\'\"]))++")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _CASE_WORD = re.compile(r"[A-Za-z_]+")
 
@@ -106,6 +110,11 @@ def skip_double_quotes(text: str, at: int, depth: int = 0) -> int:
     """Return the index just behind the closing quote; `at` is just behind the opening one."""
     length = len(text)
     while at < length:
+        run = _PLAIN_IN_QUOTES.match(text, at)
+        if run is not None:
+            at = run.end()
+            if at >= length:
+                break
         char = text[at]
         if char == '"':
             return at + 1
@@ -113,10 +122,8 @@ def skip_double_quotes(text: str, at: int, depth: int = 0) -> int:
             at += 2
         elif char == "$":
             at = skip_dollar(text, at, depth, quoted=True)
-        elif char == "`":
-            at = skip_backquotes(text, at + 1)
         else:
-            at += 1
+            at = skip_backquotes(text, at + 1)
     raise Unreadable("a double quote is never closed")
 
 
@@ -180,6 +187,11 @@ def skip_braces(text: str, at: int, depth: int, *, quoted: bool = False) -> int:
     if text[at : at + 1] in (" ", "\t", "\n", "|"):
         return _skip_function_substitution(text, at, depth)
     while at < length:
+        run = _PLAIN_IN_BRACES.match(text, at)
+        if run is not None:
+            at = run.end()
+            if at >= length:
+                break
         char = text[at]
         if char == "}":
             return at + 1
@@ -216,6 +228,11 @@ def skip_brackets(text: str, at: int) -> int:
     level = 1
     length = len(text)
     while at < length:
+        run = _PLAIN_IN_BRACKETS.match(text, at)
+        if run is not None:
+            at = run.end()
+            if at >= length:
+                break
         char = text[at]
         if char == "[":
             level += 1

@@ -239,6 +239,11 @@ class Expander:
         """Find and judge the substitutions in text whose value does not matter (arithmetic, patterns)."""
         at, length = 0, len(text)
         while at < length:
+            run = _UNREMARKABLE.match(text, at)
+            if run is not None:
+                at = run.end()
+                if at >= length:
+                    break
             char = text[at]
             if char == "\\":
                 at += 2
@@ -458,6 +463,7 @@ class Expander:
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,\-^]+")
 _RUN = re.compile(r"[^\\'\"$`<>(*?\[]+")
+_UNREMARKABLE = re.compile(r"[^\\'$`<>]+")
 _QUOTED_RUN = re.compile(r"[^\\$`]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])")

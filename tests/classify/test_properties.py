@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 import tomllib
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Risk
+from broker.classify.tokens import Kind, cut
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, ShellText
 
 CONTEXT = Context(cwd="/work/project", home="/home/dev", workspace="/work/project")
@@ -34,6 +37,11 @@ ONE_LINE = [
     and "#" not in text
     and not text.endswith(("\\", "&", ";"))
     and Risk.UNKNOWN not in classify(ShellText(text=text), CONTEXT).effects
+]
+PLAIN = [
+    text
+    for text in ONE_LINE
+    if text.replace(" ", "").replace("-", "").replace("/", "").replace(".", "").isalnum()
 ]
 RELAXED = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
 
@@ -96,10 +104,44 @@ def test_a_further_command_removes_no_effect(first: str, second: str, between: s
     assert before - {Risk.SAFE} <= after
 
 
-@given(st.sampled_from(ONE_LINE), st.sampled_from(["> out", ">> ~/.bashrc", "2> /dev/null", "< notes"]))
-@RELAXED
+REDIRECTIONS = [
+    "> out",
+    ">> ~/.bashrc",
+    "2> /dev/null",
+    "< notes",
+    "2>&1",
+    "&> out",
+    ">| out",
+    "<> out",
+    "3< notes",
+    "{fd}> out",
+    ">&2",
+    "<<< text",
+    "> >(cat)",
+    '2> "$log"',
+    "<&-",
+]
+
+
+@given(st.sampled_from(ONE_LINE), st.sampled_from(REDIRECTIONS))
+@settings(RELAXED, max_examples=300)
 def test_a_redirection_removes_no_effect(command: str, redirection: str) -> None:
-    assert effects("{ " + command + "; }") - {Risk.SAFE} <= effects("{ " + command + "; } " + redirection)
+    without = effects("{ " + command + "; }") - {Risk.SAFE}
+    # A shell whose program comes from elsewhere now runs another one: that it runs one stays.
+    if redirection.startswith("<"):
+        without &= effects("{ " + command + "; } < notes") | {Risk.CODE_EXECUTION}
+    assert without <= effects("{ " + command + "; } " + redirection)
+
+
+@given(st.sampled_from(PLAIN), st.sampled_from(REDIRECTIONS[:11]), st.booleans())
+@settings(RELAXED, max_examples=300)
+def test_a_redirection_of_a_simple_command_removes_no_effect(
+    command: str, redirection: str, in_front: bool
+) -> None:
+    if command.split(maxsplit=1)[0] in _RESERVED:
+        return
+    text = f"{redirection} {command}" if in_front else f"{command} {redirection}"
+    assert effects(command) - {Risk.SAFE} <= effects(text)
 
 
 COMPOUNDS = [
@@ -138,21 +180,33 @@ def test_a_command_keeps_its_effects_inside_any_compound(compound: str, first: s
 _UNREAD = ("text.unparsable", "text.readers_disagree")
 
 
-PLAIN = [
-    text
-    for text in ONE_LINE
-    if text.replace(" ", "").replace("-", "").replace("/", "").replace(".", "").isalnum()
-]
-
-
 @given(
     st.sampled_from(PLAIN),
-    st.sampled_from(["timeout 5 ", "nice ", "env ", "nohup ", "command ", "stdbuf -oL "]),
+    st.sampled_from(
+        [
+            "timeout 5 ",
+            "timeout -s KILL 5 ",
+            "nice ",
+            "nice -n 5 ",
+            "env ",
+            "env A=b ",
+            "nohup ",
+            "command ",
+            "stdbuf -oL ",
+            "setsid ",
+            "ionice -c 3 ",
+            "env -u A timeout 5 nice ",
+            "sudo ",
+            "exec ",
+            "chrt -i 0 ",
+            "unshare -r ",
+        ]
+    ),
 )
-@RELAXED
+@settings(RELAXED, max_examples=300)
 def test_a_wrapper_removes_no_effect(command: str, wrapper: str) -> None:
     name = command.split(maxsplit=1)[0]
-    if name in _RESERVED or (name in _BUILTINS and wrapper != "command "):
+    if name in _RESERVED or (name in _BUILTINS and wrapper not in ("command ", "exec ")):
         return
     assert effects(command) - {Risk.SAFE} <= effects(wrapper + command)
 
@@ -177,6 +231,32 @@ _BUILTINS = frozenset(
         "hash",
     ]
 )
+
+
+IN_A_SHELL = [
+    "bash -c {}",
+    "sh -c {}",
+    "eval {}",
+    "bash -ec {} name",
+    "timeout 5 bash -c {}",
+    "sudo sh -c {}",
+    "trap {} EXIT",
+]
+
+
+@given(st.sampled_from(ONE_LINE), st.sampled_from(IN_A_SHELL))
+@settings(RELAXED, max_examples=300)
+def test_a_shell_around_a_text_removes_no_effect(text: str, around: str) -> None:
+    assert effects(text) - {Risk.SAFE} <= effects(around.format(shlex.quote(text)))
+
+
+@given(
+    st.sampled_from(ONE_LINE),
+    st.sampled_from(["( {} )", "{{ {}; }}", "$( {} )", 'echo "$( {} )"', "! {{ {}; }}", "{} &"]),
+)
+@settings(RELAXED, max_examples=300)
+def test_brackets_around_a_text_remove_no_effect(text: str, around: str) -> None:
+    assert effects(text) - {Risk.SAFE} <= effects(around.format(text))
 
 
 @given(st.sampled_from(PLAIN), st.randoms(use_true_random=False))
@@ -214,7 +294,27 @@ def test_formatting_changes_nothing(command: str, blank: str) -> None:
     ]
 
 
-def test_the_answer_is_the_same_in_another_process_with_another_environment() -> None:
+@given(st.sampled_from(ONE_LINE), st.randoms(use_true_random=False))
+@settings(RELAXED, max_examples=400)
+def test_formatting_between_any_two_tokens_changes_nothing(text: str, chance: Random) -> None:
+    # The tokens of the text, with other blanks between them, newlines for semicolons, and a comment behind.
+    pieces: list[str] = []
+    at = 0
+    for token in cut(text)[0]:
+        between = text[at : token.start]
+        if between and not between.strip(" \t"):
+            between = chance.choice([" ", "  ", "\t", " \\\n ", between])
+        last = token.kind is Kind.OPERATOR and token.raw == ";"
+        pieces += [between, "\n" if last and chance.random() < 0.5 else text[token.start : token.end]]
+        at = token.end
+    other = "".join(pieces) + text[at:] + chance.choice(["", " ", "\n", "  # it's a (comment", "\n\n# `\n"])
+    left, right = judged(text), judged(other)
+    assert left.effects == right.effects, other
+    assert [part.argv for part in left.parts] == [part.argv for part in right.parts], other
+    assert [part.static for part in left.parts] == [part.static for part in right.parts], other
+
+
+def test_the_answer_is_the_same_in_another_process_with_another_environment(tmp_path: Path) -> None:
     program = (
         "import json,sys\n"
         "from broker.classify import classify\nfrom broker.classify.context import Context\n"
@@ -225,10 +325,29 @@ def test_the_answer_is_the_same_in_another_process_with_another_environment() ->
         " for p in a.parts]]))\n"
     )
     outputs = []
-    for extra in ({"PYTHONHASHSEED": "1", "TZ": "UTC", "HOME": "/x"}, {"PYTHONHASHSEED": "2", "LANG": "C"}):
+    environments = [
+        {"PYTHONHASHSEED": "1", "TZ": "UTC", "HOME": "/x"},
+        {
+            "PYTHONHASHSEED": "2",
+            "TZ": "Asia/Tokyo",
+            "LANG": "C",
+            "PATH": "/nowhere",
+            "USER": "nobody",
+            "COLUMNS": "7",
+        },
+        {
+            "PYTHONHASHSEED": "3",
+            "LANG": "tr_TR.UTF-8",
+            "LC_ALL": "tr_TR.UTF-8",
+            "PYTHONUTF8": "1",
+            "IFS": ",",
+        },
+    ]
+    for extra in environments:
         done = subprocess.run(
             [sys.executable, "-c", program],
-            input=json.dumps(COMMANDS[:150]),
+            input=json.dumps(COMMANDS[::7]),
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             check=True,
@@ -236,7 +355,8 @@ def test_the_answer_is_the_same_in_another_process_with_another_environment() ->
             timeout=100,
         )
         outputs.append(done.stdout)
-    assert outputs[0] == outputs[1] and outputs[0]
+    assert outputs[0]
+    assert outputs[1:] == outputs[:1] * 2
 
 
 @pytest.mark.parametrize(
@@ -266,14 +386,32 @@ def test_the_answer_is_the_same_in_another_process_with_another_environment() ->
         "cat <<X\n" + "$(a\n" * 12000,
         "case " * 10000,
         "f(){ " * 10000,
+        "a|" * 4095,
+        "(a)" * 2700,
+        ")" * 8190,
+        "case x=${x}a;" * 2600,
+        "echo ${a" + "[" * 65000 + "}",
+        "echo ${a" + "[" * 32000 + "]" * 32000 + "}",
+        "echo ${!a" + "a[" * 32000 + "}",
+        "echo " + "{," * 32000,
+        "echo {,}" + "{" * 32000 + "}" * 32000,
+        "echo " + "{a,b}$HOME" * 6000,
+        "echo " + "{a," * 20000 + "}" * 20000,
+        "echo " + "${x/" * 23 + "(" * 60000 + "}" * 23,
+        "echo " + "${a[" * 23 + "$" * 60000 + "]}" * 23,
+        "echo " + '"${x:-' * 11 + "$" * 60000 + '}"' * 11,
+        "x='" + "[" * 65000 + "'; echo $((x))",
+        "echo " + "@(" * 32000,
+        "(( " + "(" * 32000 + ")" * 32000 + " ))",
+        "[[ " + "( " * 16000 + ") " * 16000 + "]]",
     ],
     ids=lambda text: text[:12],
 )
 def test_hostile_text_is_answered_quickly(text: str) -> None:
     """Linear in length: the limit is generous for a loaded machine, and far below what an explosion takes."""
-    started = time.perf_counter()
+    started = time.process_time()
     answer = judged(text)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 2
     assert answer.parts
 
 
