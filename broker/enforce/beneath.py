@@ -56,6 +56,21 @@ def rename(folder: int, name: str, other: int, new: str, flags: int = RENAME_NOR
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name, None, new)
 
 
+class _Handle(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_uint), ("kind", ctypes.c_int), ("bytes", ctypes.c_ubyte * 128))  # MAX_HANDLE_SZ
+
+
+def file_handle(folder: int, name: str) -> bytes:
+    """Return what the file system calls a file by, the same under all its names (name_to_handle_at(2)).
+
+    Raises OSError; EOPNOTSUPP where the file system has no such thing.
+    """
+    handle, mount = _Handle(size=128), ctypes.c_int()
+    if _libc.name_to_handle_at(folder, os.fsencode(name), ctypes.byref(handle), ctypes.byref(mount), 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
+    return bytes(handle.bytes[: handle.size])
+
+
 OPEN_AT_ONCE = 256
 
 

@@ -6,7 +6,8 @@ what makes no sense is a change that will not land.
 
 overlayfs writes a deletion as a character device 0:0, and a folder that hides the one below with the attribute
 `overlay.opaque` (Documentation/filesystems/overlayfs.rst). Of a file that it copied up it keeps where from
-(`overlay.origin`): that tells one that was made from one whose original is gone.
+(`overlay.origin`, a file handle): that tells a file that was made from one that was renamed or linked, and from one
+whose original is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.enforce.beneath import FOLDER, Folders
+from broker.enforce.beneath import FOLDER, Folders, file_handle
 from broker.enforce.layer import Layer
 from broker.errors import BrokerError
 
@@ -27,6 +28,7 @@ _BLOCK = 1 << 18
 _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 _WHITEOUT = ("user.overlay.whiteout", "trusted.overlay.whiteout")
 _ORIGIN = ("user.overlay.origin", "trusted.overlay.origin")
+_ORIGIN_HEAD = 21  # struct ovl_fb: five bytes and the file system's uuid, then the handle (fs/overlayfs/overlayfs.h)
 # Never written by a kernel with our mount's options; a layer that has them is not what we made.
 _FOREIGN = ("overlay.redirect", "overlay.metacopy")
 
@@ -83,8 +85,8 @@ class Change(NamedTuple):
     """One changed path. `path` is below the part's folder.
 
     `new` and `old` are the facts of it in the layer and in the real folder (None: nothing there). `target`
-    is a link's text. `conflict` says why it cannot land: the real file is not what the task saw. `never` says why it
-    can never land.
+    is a link's text. `source` is the path that a file was renamed or linked from. `conflict` says why it cannot land:
+    the real file is not what the task saw. `never` says why it can never land.
     """
 
     part: int
@@ -97,6 +99,7 @@ class Change(NamedTuple):
     conflict: str = ""
     never: str = ""
     marked: bool = False  # whether overlayfs left attributes of its own on the file
+    source: str = ""
 
 
 class WorkspaceMoved(BrokerError):
@@ -129,6 +132,7 @@ def changes_of(layer: Layer) -> Iterator[Change]:
         walk = _Walk(layer, number, Folders(upper_root), Folders(real_root))
         try:
             yield from walk.folder("", there=True)
+            yield from walk.moved()
         finally:
             walk.upper.close()
             walk.real.close()
@@ -140,6 +144,8 @@ class _Walk:
     def __init__(self, layer: Layer, part: int, upper: Folders, real: Folders) -> None:
         self.part, self.upper, self.real = part, upper, real
         self.began, self.root = layer.manifest.began, layer.manifest.parts[part][0]
+        self._originals: list[str] = []  # the real files that the task changed or deleted
+        self._moved: list[tuple[Change, bytes]] = []  # new names of what the layer has from a real file, and its handle
 
     def folder(self, top: str, *, there: bool) -> Iterator[Change]:
         """Walk a folder of the layer; `there`: the real one is a folder too."""
@@ -222,12 +228,14 @@ class _Walk:
             if attribute.endswith(_FOREIGN):
                 never = f"its layer has {attribute}, which nothing of ours writes"
         if old is None:
-            if any(origin in names for origin in _ORIGIN) and not conflict:
-                conflict = "the file that the task changed is gone"
-            yield Change(
-                self.part, path, Kind.CREATED, Thing.FILE, new, None, conflict=conflict, never=never, marked=bool(names)
-            )
+            made = Change(self.part, path, Kind.CREATED, Thing.FILE, new, None, never=never, marked=bool(names))
+            origin = _has(upper, name, _ORIGIN)
+            if origin is None:
+                yield made
+            else:
+                self._moved.append((made, origin))
             return
+        self._originals.append(path)
         same = new.size == old.size and new.size <= COMPARED and _same_bytes(name, upper, real)
         if not same:
             kind = Kind.CHANGED
@@ -239,6 +247,15 @@ class _Walk:
             return
         marked = bool(names)
         yield Change(self.part, path, kind, Thing.FILE, new, old, conflict=conflict, never=never, marked=marked)
+
+    def moved(self) -> Iterator[Change]:
+        """Say where the new names of real files come from. Call it when everything else was walked."""
+        handles = {_handle(path, *self.real.parent(path)): path for path in self._originals} if self._moved else {}
+        for change, origin in self._moved:
+            # Of a file system whose files have no handles overlayfs keeps an empty one: then nothing can be told.
+            source = handles.get(origin[_ORIGIN_HEAD:], "") if origin else ""
+            gone = "the file that the task changed is gone" if origin and not source else ""
+            yield change._replace(source=source, conflict=gone)
 
     def _hidden(self, path: str, kept: set[str]) -> Iterator[Change]:
         """The folder was emptied, or removed and made again: what the real one has besides is deleted."""
@@ -254,6 +271,8 @@ class _Walk:
             path, facts, emptied = pending.pop()
             if not facts.is_folder:
                 thing = Thing.LINK if stat.S_ISLNK(facts.mode) else Thing.FILE if stat.S_ISREG(facts.mode) else Thing.SPECIAL
+                if thing is Thing.FILE:
+                    self._originals.append(path)
                 yield Change(self.part, path, Kind.DELETED, thing, None, facts, conflict=self._since(facts))
             elif emptied:
                 yield Change(self.part, path, Kind.DELETED, Thing.FOLDER, None, facts)
@@ -311,6 +330,14 @@ def _has(folder: int, name: str, attributes: tuple[str, ...]) -> bytes | None:
         except OSError:
             continue
     return None
+
+
+def _handle(path: str, folder: int, name: str) -> bytes:
+    """Return what the kernel calls a file by, whatever its name; of one that is gone, its path."""
+    try:
+        return file_handle(folder, name)
+    except OSError:
+        return os.fsencode(path)
 
 
 def _is_whiteout(new: Facts, folder: int, name: str) -> bool:

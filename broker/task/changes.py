@@ -80,6 +80,7 @@ class ChangeJudge:
                     judged.landing.append(change)
                 else:
                     judged.withheld.append(Withheld(change=change, denial=denial))
+        _with_what_replaces_them(judged)
         _with_their_folders(judged)
         return judged
 
@@ -159,6 +160,33 @@ def _as_landing(change: Change, path: str, denial: Deny, assessment: Assessment)
         what=f"{change.kind} {path}", effects=denial.effects, layer=Layer.LANDING, rule=denial.rule, reason=denial.reason,
         hint="It is kept: the operator can look at it (broker diff) and land it (broker land).", approvable=denial.approvable,
     )  # fmt: skip
+
+
+def _with_what_replaces_them(judged: Judged) -> None:
+    """Keep back the deletion of what stands elsewhere, or was replaced, where that is kept back.
+
+    Else a file that was renamed to a name that may not land would be nowhere in the workspace.
+    """
+    held: dict[tuple[int, str], Deny | str] = {}
+    stuck: list[tuple[Change, Deny | str]] = [(one.change, one.denial) for one in judged.withheld]
+    for change, why in (*stuck, *judged.conflicts):
+        if change.kind is Kind.CREATED:
+            for path in filter(None, (change.path, change.source)):
+                held.setdefault((change.part, path), why)
+    if not held:
+        return
+    landing, judged.landing = judged.landing, []
+    for change in landing:
+        found = None
+        if change.kind is Kind.DELETED:
+            places = (change.path, *folders_above(change.path))
+            found = next((held[change.part, place] for place in places if (change.part, place) in held), None)
+        if found is None:
+            judged.landing.append(change)
+        elif isinstance(found, Deny):
+            judged.withheld.append(Withheld(change=change, denial=found))
+        else:
+            judged.conflicts.append((change, found))
 
 
 def _with_their_folders(judged: Judged) -> None:
