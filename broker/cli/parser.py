@@ -46,6 +46,12 @@ class Parser(argparse.ArgumentParser):
             options["epilog"] = "\n".join(["examples:", *(f"  {line.strip()}" for line in lines)])
         super().__init__(**options)
 
+    def parse_args(self, words: list[str]) -> argparse.Namespace:  # type: ignore[override]
+        """Parse the words; an option may stand between them: `broker diff last --stat src`."""
+        if any(action.nargs == argparse.PARSER for action in self._actions):
+            return super().parse_args(words)  # an action's own words are its own parser's
+        return self.parse_intermixed_args(words)
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError: argparse's own exit code, 2, means something else to a shell."""
         raise UsageError(f"{message}. Try: {self.prog} --help")
