@@ -78,6 +78,10 @@ class Broker:
     def profiles(self) -> Path:
         return self.folder / "profiles"
 
+    @property
+    def layers(self) -> Path:
+        return self.folder / "layers"
+
     def prepare(self) -> Broker:
         """Make the folders."""
         self.folder.chmod(0o755)
@@ -114,10 +118,12 @@ class Broker:
     def file(self, name: str, content: str | bytes, mode: int = 0o644) -> Path:
         """Put a file into the workspace, as its owner."""
         path = self.workspace / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        facts = self.workspace.stat()
+        for above in reversed([one for one in path.parents if not one.exists()]):
+            above.mkdir()
+            os.chown(above, facts.st_uid, facts.st_gid)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         path.chmod(mode)
-        facts = self.workspace.stat()
         os.chown(path, facts.st_uid, facts.st_gid)
         return path
 
@@ -144,7 +150,8 @@ class Broker:
         for kept in ("BROKER_GUARD",):
             if kept in os.environ:
                 mine[kept] = os.environ[kept]
-        mine |= {"BROKER_STATE_DIR": str(self.state), "PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
+        mine |= {"BROKER_STATE_DIR": str(self.state), "BROKER_LAYER_DIR": str(self.layers)}
+        mine |= {"PYTHONPATH": str(PROJECT), "PYTHONDONTWRITEBYTECODE": "1"}
         if self.user is not None:
             mine |= {"HOME": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
         return mine | self.environment
@@ -242,10 +249,15 @@ class Broker:
             return [
                 found["Id"]
                 for found in client.containers(all=True, filters={"label": "broker.task"})
-                if any(str(mount.get("Source", "")).startswith(str(self.folder)) for mount in found["Mounts"])
+                if any(str(mount.get("Destination", "")).startswith(str(self.folder)) for mount in found["Mounts"])
             ]
         finally:
             client.close()
+
+    def kept(self) -> list[str]:
+        """The runs whose changes are kept in a layer."""
+        names = os.listdir(self.layers) if self.layers.exists() else []
+        return sorted(name for name in names if not name.startswith("."))
 
     def task_folders(self) -> list[Path]:
         """The folders that our runs have on the host."""
