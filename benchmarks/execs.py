@@ -24,7 +24,7 @@ def figures(docker: bool) -> Iterator[Pair]:
     """Yield each figure as it is measured, on bubblewrap: the gate is the same in Docker."""
     del docker
     with folders() as (workspace, state):
-        _prepare(Path(workspace))
+        prepare(Path(workspace))
         with sandbox("bubblewrap", workspace, state) as (running, task):
             for name, (script, goal, runs) in WORK.items():
                 argv = ("/bin/sh", "-c", script)
@@ -46,7 +46,8 @@ def figures(docker: bool) -> Iterator[Pair]:
                 yield pair(name, inside, outside, against="unsandboxed", goal=goal, runs=runs, inner=True)
 
 
-def _prepare(place: Path) -> None:
+def prepare(place: Path) -> None:
+    """Make the files that the work is about."""
     names = [f"file{number}" for number in range(50)]
     for name in names:
         (place / f"{name}.c").write_text(

@@ -15,8 +15,10 @@ from broker.decide.profile import Profile, up_to
 from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Layer
 from broker.enforce import confinement, mounts, network, status
+from broker.enforce import layer as layers
 from broker.enforce.choose import engine_named
-from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base
+from broker.enforce.layer import Manifest, file_clock, layers_base, make_layer
+from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Command, Sandbox
 from broker.enforce.workspace import survey
 from broker.record.journal import Journal
@@ -35,15 +37,18 @@ def profile(image: str = "") -> Profile:
 
 
 @contextlib.contextmanager
-def sandbox(engine: str, workspace: str, state: str, *, image: str = "") -> Iterator[tuple[Sandbox, Task]]:
-    """A started, proven and listening sandbox."""
+def sandbox(
+    engine: str, workspace: str, state: str, *, image: str = "", mode: str = "direct"
+) -> Iterator[tuple[Sandbox, Task]]:
+    """A started, proven and listening sandbox. What it changed in a layer is thrown away."""
     chosen = profile(image)
-    space = survey(workspace, mode="direct")
+    space = survey(workspace, mode=mode)
     with Journal.create(Path(state)) as journal:
         folder = make_task_folder(runtime_base(), journal.run, space.uid, space.gid)
+        layer = layer_of(space.parts(), journal.run, space.uid, space.gid, Path(state)) if space.overlay else None
         confined = confinement.confine(
             Envelope(profile=chosen, trust=Trust.TRUSTED), space, task=journal.run, run_dir=str(folder),
-            engine=engine, command=(),
+            engine=engine, command=(), overlays=layer.overlays() if layer else (),
         )  # fmt: skip
         task = Task(
             path="root", envelope=Envelope(profile=chosen, trust=Trust.TRUSTED), context=confined.context,
@@ -52,7 +57,7 @@ def sandbox(engine: str, workspace: str, state: str, *, image: str = "") -> Iter
         chosen_engine = engine_named(engine)
         chosen_engine.sweep()
         running = Sandbox.start(chosen_engine, confined.plan, confined.setup, task)
-        mounts.prove_mounts(running.container.init_pid, confined.plan)
+        mounts.prove_mounts(running.container.init_pid, confined.plan, running.container.overlay_words)
         facts = network.inspect_network(running.container.init_pid, running.route_socket)
         status.judge_layers(chosen, running.hello, running.proofs, facts, "x")
         running.listen()
@@ -61,6 +66,18 @@ def sandbox(engine: str, workspace: str, state: str, *, image: str = "") -> Iter
         finally:
             running.close()
             remove_task_folder(folder)
+            if layer is not None:
+                layer.remove()
+
+
+def layer_of(parts: tuple[str, ...], run: str, uid: int, gid: int, state: Path) -> layers.Layer:
+    """Make a layer over these folders."""
+    facts = [(part, os.stat(part)) for part in parts]
+    manifest = Manifest(
+        run=run, workspace=parts[0], uid=uid, gid=gid, profile="benchmark", digest="", trust="trusted", engine="",
+        began=file_clock(), owner=str(OwnerMark.mine()), parts=tuple((p, f.st_dev, f.st_ino) for p, f in facts),
+    )  # fmt: skip
+    return make_layer(layers_base(state), manifest)
 
 
 def run_in(running: Sandbox, task: Task, argv: tuple[str, ...], cwd: str, descriptors: tuple[int, ...] = ()) -> int:
