@@ -57,15 +57,21 @@ def classify(operation: Operation, context: Context) -> Assessment:
         inquiry.add(PartKind.WHOLE, finding, None)
     parts = tuple([part if part is not None else _unfinished() for part in inquiry.parts])
     if inquiry.aliases:
-        parts = tuple([_if_no_alias(part, inquiry.aliases) for part in parts])
+        parts = tuple([_if_no_alias(part, parts, inquiry.aliases) for part in parts])
     if not parts:
         parts = (Part(kind=PartKind.WHOLE, effects=frozenset((Risk.SAFE,)), reasons=()),)
     return Assessment(parts=parts, classifier=CLASSIFIER_VERSION, tables=tables_digest())
 
 
-def _if_no_alias(part: Part, aliases: set[str]) -> Part:
-    """A command called like an alias of the text means another one, or ends inside a quotation mark of it."""
+def _if_no_alias(part: Part, parts: tuple[Part, ...], aliases: set[str]) -> Part:
+    """A command called like an alias of the text means another one, or ends inside a quotation mark of it.
+
+    An alias is not expanded within its own definition: `alias rm='rm -i'` starts the program.
+    """
     if part.kind is not PartKind.COMMAND or not part.argv or part.argv[0] not in aliases:
+        return part
+    around = parts[part.within].argv if part.within is not None else ()
+    if around[:1] == ("alias",) and any(word.startswith(part.argv[0] + "=") for word in around):
         return part
     why = f"{part.argv[0]} is an alias, which can change how the rest of the text is read."
     reason = Reason(rule="shell.alias", risk=Risk.UNKNOWN, text=why, span=part.span)

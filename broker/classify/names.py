@@ -35,8 +35,19 @@ def known_name(name: str) -> str:
         match = re.fullmatch(_VERSIONED, short)
         if match is None or not match.group(1):
             return name
-        short = match.group(1)
+        stem, short = short, match.group(1)
+        if short in programs and stem[len(short) :].isdigit() and not _comes_in_versions(short):
+            return name
     return short
+
+
+def _comes_in_versions(name: str) -> bool:
+    """Whether a digit right behind the name is a version (`gcc12`, `ruby33`): of what only looks, it is another name.
+
+    Nobody has an `ls2`, so whoever starts one starts something else. `llvm-objdump-15` says with its dash what it is.
+    """
+    entry = program_table(name) or {}
+    return "effects" in entry or entry.get("reader") in ("interpreter", "python", "shell", "compiler", "toolchain")
 
 
 @lru_cache(maxsize=4096)

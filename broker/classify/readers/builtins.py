@@ -204,8 +204,10 @@ def _hash(call: Call) -> None:
 
 @reader("compgen")
 def _compgen(call: Call) -> None:
-    for word in call.words[1:]:
+    for at, word in enumerate(call.words[1:], 1):
         flag = word.text[:1] == "-" and "C" in word.text
+        if flag and at + 1 < len(call.words):
+            call.shell(call.words[at + 1])
         if flag or not word.known or "$" in word.text or "`" in word.text:
             call.add(
                 Risk.CODE_EXECUTION,
