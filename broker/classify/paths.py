@@ -587,9 +587,18 @@ def judge_delete(
         )
         return
     lower = target.lower()
-    if lower.endswith("/.git") and whole and place_of(target, context) is not Place.SCRATCH:
+    holds_history = lower.endswith("/.git") or (everything[:1] == "." and _is_pattern(everything) and _could_be(everything, ".git"))
+    if holds_history and whole and place_of(target, context) is not Place.SCRATCH:
         finding.add(
             Risk.DESTRUCTIVE, "path.delete_history", f"{shown_path} holds the project's history.", span
+        )
+        return
+    if whole and all_of is None and _disguised(everything) and _folder_of(path) == context.workspace:
+        finding.add(
+            Risk.DESTRUCTIVE,
+            "path.delete_disguised",
+            f"{shown(everything)} stands for nearly everything in the workspace, written so that it does not look like it.",
+            span,
         )
         return
     place = place_of(target, context)
@@ -616,6 +625,22 @@ def judge_delete(
             )
     elif entry is None:
         finding.add(Risk.LOCAL_WRITE, "path.delete", f"It deletes {shown_path}, in {place.value}.", span)
+
+
+_WILDCARDS = re.compile(r"(?:[*?]|\[[^\]]*\])+")
+
+
+def _disguised(name: str) -> bool:
+    """Whether a pattern says nothing about a name, and yet is not the plain `*` that people write: `?*`, `[a-z]*`."""
+    return name != "*" and "*" in name and _WILDCARDS.fullmatch(name) is not None
+
+
+def _is_pattern(name: str) -> bool:
+    return any(mark in name for mark in "*?[")
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def holds_more_than_its_own(path: str, context: Context, *, is_contents: bool) -> bool:

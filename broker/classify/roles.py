@@ -263,6 +263,8 @@ def unnamed_files(call: Call, target: Word) -> None:
         call.add(
             Risk.PERSISTENCE, "path.unnamed", f"Files land in {shown(path)}, where shells read profiles."
         )
+    elif path == "/":
+        call.add(Risk.PERSISTENCE, "path.unnamed", "Files land anywhere in the system, where services start.")
     elif (entry := paths.find_entry("persistence", path, target.text, context, inside=True)) is not None:
         call.add(Risk.PERSISTENCE, entry.rule, f"Files land in {shown(path)}: {entry.why}.")
 

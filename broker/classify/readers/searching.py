@@ -126,13 +126,16 @@ def _find_roots(words: list[Word]) -> tuple[list[Word], list[Word]]:
 def _find_delete(call: Call, root: Word, *, narrowed: bool) -> None:
     if narrowed:
         call.delete(like(root, root.text.rstrip("/") + "/" + TAME))
-        path = paths.resolve(root.text, call.scope.cwd, call.inquiry.context)
-        if path is None or paths.holds_more_than_its_own(path, call.inquiry.context, is_contents=True):
-            call.add(
-                Risk.DESTRUCTIVE, "path.delete_root", f"It deletes files anywhere below {shown(root.text)}."
-            )
+        _note_root(call, root)
     else:
         call.delete(root, whole=True)
+
+
+def _note_root(call: Call, root: Word) -> None:
+    """What is deleted below the system's root or a home folder is more than one can name."""
+    path = paths.resolve(root.text, call.scope.cwd, call.inquiry.context)
+    if path is None or paths.holds_more_than_its_own(path, call.inquiry.context, is_contents=True):
+        call.add(Risk.DESTRUCTIVE, "path.delete_root", f"It deletes files anywhere below {shown(root.text)}.")
 
 
 def _find_exec(call: Call, words: list[Word], at: int, roots: list[Word], *, narrowed: bool) -> int:
@@ -154,9 +157,16 @@ def _find_exec(call: Call, words: list[Word], at: int, roots: list[Word], *, nar
             call.command(
                 [like(word, word.text.replace("{}", found)) if "{}" in word.text else word for word in inner]
             )
+        if inner[0].text.rpartition("/")[2] in _DELETERS:
+            for root in roots[:MANY]:
+                _note_root(call, root)
     return end + 1
 
 
+_DELETERS = frozenset(("rm", "unlink", "shred", "srm", "wipe"))
+
+
+_ANY_NAME = frozenset(("", ".", ".*", "*", "^", "$"))  # as an expression, or as a pattern behind -g
 _PLACE = re.compile(r"\{[./]*\}")
 
 
@@ -182,7 +192,10 @@ def _fd(call: Call) -> None:
         return
     roots = [value for option, value in parsed.options if "root" in option.marks and value is not None]
     roots = roots or parsed.operands[1:] or [like(inner[0], ".")]
-    piece = TAME if parsed.operands or parsed.options else UNKNOWN
+    narrowed = any(word.text not in _ANY_NAME for word in parsed.operands[:1]) or any(
+        option.takes == "=" and "root" not in option.marks for option, _ in parsed.options
+    )
+    piece = TAME if narrowed else UNKNOWN
     ends = next((at for at, word in enumerate(inner) if word.text == ";"), len(inner))
     named = any("{" in word.text for word in inner[:ends])
     for root in roots if len(roots) <= MANY else [unknown_word(roots[0])]:
