@@ -13,7 +13,7 @@ FAMILIES = {
     "building": "asks toolchain goals make cmake compiler ar formatter prettier tsc in-environment go-run go-install npm-run npm-config npm-pkg",
     "builtins": "cd export set unset read eval source trap exec alias hash compgen fc history wait enable let printf test echo",
     "databases": "sql sqlite redis",
-    "files": "unless_dry dd tar zip unzip compressor chmod chown",
+    "files": "unless_dry unless_shown dd tar zip unzip compressor chmod chown",
     "git": "git git-external git-branch git-clean git-foreach vcs git-config git-remote-url git-checkout",
     "interpreters": "shell interpreter python",
     "media": "window ffmpeg magick exiftool sox ghostscript exiv2 pandoc",

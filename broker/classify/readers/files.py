@@ -25,6 +25,22 @@ def _unless_dry(call: Call) -> None:
         judge_parsed(call, call.entry, parsed)
 
 
+@reader("unless_shown")
+def _unless_shown(call: Call) -> None:
+    """Programs that name their result behind what they read: for `-` (or an option marked `!dry`) they only print it."""
+    parsed = parse(call, call.words[1:])
+    operands = parsed.operands
+    if any(word.text in ("-", "stdout", "/dev/stdout") for word in operands[1:]):
+        call.marks.add("dry")
+        operands = operands[:1]
+    if "dry" in call.marks:
+        judge_options(call, parsed)
+        for word in operands:
+            call.read(word)
+    else:
+        judge_parsed(call, call.entry, parsed)
+
+
 @reader("dd")
 def _dd(call: Call) -> None:
     words = call.words[1:]
