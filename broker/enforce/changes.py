@@ -22,6 +22,7 @@ from broker.enforce.beneath import FOLDER, Folders, file_handle
 from broker.enforce.layer import Layer
 from broker.errors import BrokerError
 
+STAGING = ".broker-landing-"  # how the folder begins in which a landing has its files ready, at the top of the real tree
 # Two files of one size are compared byte by byte up to this size; larger ones count as changed.
 COMPARED = 16 << 20
 _BLOCK = 1 << 18
@@ -164,6 +165,10 @@ class _Walk:
             for entry in entries:
                 below = f"{path}/{entry.name}" if path else entry.name
                 new = Facts.of(entry.stat(follow_symlinks=False))
+                if below.startswith(STAGING):
+                    thing = Thing.FOLDER if new.is_folder else Thing.SPECIAL
+                    yield Change(self.part, below, Kind.CREATED, thing, new, None, never="its name is broker's own")
+                    continue
                 real = self.real.at(path) if there else -1
                 old = _lstat(entry.name, real) if there else None
                 if new.is_folder:

@@ -30,12 +30,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from broker.enforce.beneath import FOLDER, RENAME_EXCHANGE, Folders, rename
-from broker.enforce.changes import Change, Facts, Kind, Thing, open_part
+from broker.enforce.changes import STAGING, Change, Facts, Kind, Thing, open_part
 from broker.enforce.layer import Layer, remove_tree, write_whole
 from broker.errors import BrokerError
 
 INTENT = "landing.jsonl"
-STAGING = ".broker-landing-"
 FICLONE = 0x40049409
 _CHUNK = 1 << 30
 # A path for which one of these comes is not what the task saw; anything else ends the landing, and undoes it.

@@ -80,7 +80,7 @@ class ChangeJudge:
                     judged.landing.append(change)
                 else:
                     judged.withheld.append(Withheld(change=change, denial=denial))
-        _with_what_replaces_them(judged)
+        with_what_replaces_them(judged)
         _with_their_folders(judged)
         return judged
 
@@ -162,7 +162,7 @@ def _as_landing(change: Change, path: str, denial: Deny, assessment: Assessment)
     )  # fmt: skip
 
 
-def _with_what_replaces_them(judged: Judged) -> None:
+def with_what_replaces_them(judged: Judged) -> None:
     """Keep back the deletion of what stands elsewhere, or was replaced, where that is kept back.
 
     Else a file that was renamed to a name that may not land would be nowhere in the workspace.

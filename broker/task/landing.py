@@ -18,7 +18,7 @@ from broker.enforce.layer import Layer, list_layers, one_landing_at_a_time
 from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
-from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, folders_above, never
+from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, folders_above, never, with_what_replaces_them
 from broker.task.task import Task
 
 PATHS_PER_EVENT = 1_000
@@ -134,6 +134,7 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
                 judged.conflicts.append((change, change.conflict))
             elif layer.path(change) not in withheld:
                 judged.landing.append(change)
+        with_what_replaces_them(judged)
         with Journal.create(state) as journal:
             journal.append(
                 event.RUN_STARTED, command=["broker", "land", layer.run, *paths, *(["--all"] if everything else [])],
