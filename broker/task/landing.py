@@ -18,7 +18,15 @@ from broker.enforce.layer import Layer, list_layers, one_landing_at_a_time
 from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
-from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, folders_above, never, with_what_replaces_them
+from broker.task.changes import (
+    ChangeJudge,
+    Judged,
+    Withheld,
+    as_result,
+    folders_above,
+    never,
+    with_what_replaces_them,
+)
 from broker.task.task import Task
 
 PATHS_PER_EVENT = 1_000
