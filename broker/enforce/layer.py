@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -23,13 +23,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from broker.enforce.beneath import FOLDER, open_beneath, rename
 from broker.enforce.engine import Overlay
 from broker.enforce.runtime import OwnerMark
 from broker.errors import HostCannotEnforce, UsageError
 
 FORMAT = 1
 MANIFEST = "layer.json"
-CLOCK_REALTIME_COARSE = 5  # the clock that file systems take their times from (clock_gettime(2))
+FAR = 900  # characters of a path, of at most four bytes each: with one more name the kernel takes it (PATH_MAX)
+CLOCK_REALTIME_COARSE = 5  # the clock that file systems take their times from, but for the finer ones (clock_gettime(2))
 USE_DIRECT = 'Set sandbox.workspace = "direct" in the profile, or BROKER_LAYER_DIR to a folder on ext4, xfs, btrfs or tmpfs'
 
 
@@ -103,9 +105,9 @@ class Layer:
     def wait_for_the_clock(self) -> None:
         """Return when a file that changes from now on can be told from one that was there when the task began.
 
-        File systems take their times from a clock that goes on in steps of some milliseconds.
+        File systems take their times, at the least, from a clock that goes on in steps of some milliseconds.
         """
-        while file_clock() <= self.manifest.began:
+        while time.clock_gettime_ns(CLOCK_REALTIME_COARSE) <= self.manifest.began:
             time.sleep(0.001)
 
     def leave(self) -> None:
@@ -152,8 +154,11 @@ def layers_base(state: Path) -> Path:
 
 
 def file_clock() -> int:
-    """Return the time that a file changed now would get, in nanoseconds."""
-    return time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+    """Return a time, in nanoseconds, that no file changed so far has gone beyond.
+
+    That is not the coarse clock's: since Linux 6.13 a file that somebody looked at gets a finer time at its next change.
+    """
+    return time.time_ns()
 
 
 def make_layer(base: Path, manifest: Manifest) -> Layer:
@@ -277,35 +282,104 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def folder_size(folder: str | os.PathLike[str]) -> int:
-    """Return the bytes that a tree takes on disk. What vanishes meanwhile counts nothing."""
+    """Return the bytes that a tree takes on disk, however deep. What vanishes meanwhile counts nothing."""
     total = 0
-    folders = [os.fspath(folder)]
-    while folders:
+    try:
+        top = os.open(folder, FOLDER)
+    except OSError:
+        return 0
+    # An open folder, and the path of one below it; no path: the open one is not needed any more.
+    pending: list[tuple[int, str | None]] = [(top, None), (top, "")]
+    while pending:
+        base, path = pending.pop()
+        if path is None:
+            os.close(base)
+            continue
         try:
-            entries = list(os.scandir(folders.pop()))
+            here = open_beneath(base, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             continue
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
+        with os.scandir(here) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False), _blocks(entry)) for entry in entries]
+        total += sum(blocks for _, _, blocks in found) * 512
+        if len(path) > FAR:
+            pending.append((here, None))
+            base, path = here, ""
+        else:
+            os.close(here)
+        pending += [(base, f"{path}/{name}" if path else name) for name, is_folder, _ in found if is_folder]
     return total
 
 
+def _blocks(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks
+    except OSError:
+        return 0
+
+
 def remove_tree(folder: Path) -> None:
-    """Remove a tree whose folders a task may have made unreadable. Follows no link; missing is fine."""
+    """Remove a tree, however deep, whose folders a task may have made unreadable.
 
-    def unlock(_function: Any, path: str, _error: Any) -> None:
+    Follows no link. Missing is fine; what cannot be removed stays.
+    """
+    try:
+        top = _open_to_empty(os.fspath(folder), None)
+    except NotADirectoryError:
+        folder.unlink(missing_ok=True)
+        return
+    except OSError:
+        return
+    numbers = itertools.count()
+    try:
+        pending = _emptied(top, top, numbers)
+        while pending:
+            name = pending.pop()
+            with contextlib.suppress(OSError):
+                here = _open_to_empty(name, top)
+                try:
+                    pending += _emptied(here, top, numbers)
+                finally:
+                    os.close(here)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _open_to_empty(name: str, above: int | None) -> int:
+    """Open a folder to look into it and to remove what is there."""
+    place = os.open(name, FOLDER, dir_fd=above)
+    try:
+        if os.fstat(place).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            with contextlib.suppress(OSError):
+                os.chmod(f"/proc/self/fd/{place}", stat.S_IRWXU)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def _emptied(folder: int, top: int, numbers: Iterator[int]) -> list[str]:
+    """Remove what is in a folder, and bring the folders in it to the top. Returns their names there."""
+    names = []
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
         with contextlib.suppress(OSError):
-            parent = os.path.dirname(path)
-            if not os.path.islink(parent):
-                os.chmod(parent, 0o700)
-            if not os.path.islink(path) and os.path.isdir(path):
-                os.chmod(path, 0o700)
-                shutil.rmtree(path, ignore_errors=True)
+            if not is_folder:
+                os.unlink(name, dir_fd=folder)
+            elif folder == top:
+                names.append(name)
             else:
-                os.unlink(path)
+                os.close(_open_to_empty(name, folder))  # the kernel moves no folder that cannot be written to
+                names.append(_brought_up(name, folder, top, numbers))
+    return names
 
-    shutil.rmtree(folder, onerror=unlock)
-    shutil.rmtree(folder, ignore_errors=True)
+
+def _brought_up(name: str, folder: int, top: int, numbers: Iterator[int]) -> str:
+    while True:
+        new = f".gone-{next(numbers)}"
+        with contextlib.suppress(FileExistsError):
+            rename(folder, name, top, new)
+            return new
