@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import platform
+import stat
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _X86 = platform.machine() == "x86_64"
@@ -50,10 +51,48 @@ def open_beneath(folder: int, path: str, flags: int = FOLDER) -> int:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
 
 
+# What a file system answers that does not know a flag of renameat2, and one that makes no hard links (or not this one).
+NO_SUCH_FLAG = (errno.EINVAL, errno.ENOSYS)
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
 def rename(folder: int, name: str, other: int, new: str, flags: int = RENAME_NOREPLACE) -> None:
-    """Rename between two open folders: replacing nothing, or exchanging the two (renameat2(2))."""
-    if _syscall(_RENAMEAT2, folder, os.fsencode(name), other, os.fsencode(new), flags):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name, None, new)
+    """Rename between two open folders: replacing nothing, or exchanging the two (renameat2(2)).
+
+    NFS, 9p, exFAT and old FUSE file systems know neither flag. Where nothing is to be replaced a hard link refuses
+    just as well; killed in between, the file has both names. To exchange is left to the caller, who knows what for.
+    """
+    if not _syscall(_RENAMEAT2, folder, os.fsencode(name), other, os.fsencode(new), flags):
+        return
+    error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name, None, new)
+    if flags != RENAME_NOREPLACE or error.errno not in NO_SUCH_FLAG:
+        raise error
+    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode) and hard_link(folder, name, other, new):
+        os.unlink(name, dir_fd=folder)
+        return
+    if lies_in(other, new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(name, new, src_dir_fd=folder, dst_dir_fd=other)
+
+
+def hard_link(folder: int, name: str, other: int, new: str) -> bool:
+    """Give a file a second name, replacing nothing. False: the file system makes no such links."""
+    try:
+        os.link(name, new, src_dir_fd=folder, dst_dir_fd=other, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        return False
+    return True
+
+
+def lies_in(folder: int, name: str) -> bool:
+    """Whether there is something of this name in an open folder."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _Handle(ctypes.Structure):

@@ -20,18 +20,23 @@ from typing import NamedTuple
 
 from broker.enforce.beneath import FOLDER, Folders, file_handle
 from broker.enforce.layer import Layer
+from broker.enforce.opaque import OPAQUE
 from broker.errors import BrokerError
 
-STAGING = ".broker-landing-"  # how the folder begins in which a landing has its files ready, at the top of the real tree
 # Two files of one size are compared byte by byte up to this size; larger ones count as changed.
 COMPARED = 16 << 20
 _BLOCK = 1 << 18
-_OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
+# A landing's own folder, at the top of a real one: no task's business, even when a landing that died left it there.
+STAGING = ".broker-landing-"
 _WHITEOUT = ("user.overlay.whiteout", "trusted.overlay.whiteout")
 _ORIGIN = ("user.overlay.origin", "trusted.overlay.origin")
 _ORIGIN_HEAD = 21  # struct ovl_fb: five bytes and the file system's uuid, then the handle (fs/overlayfs/overlayfs.h)
 # Never written by a kernel with our mount's options; a layer that has them is not what we made.
 _FOREIGN = ("overlay.redirect", "overlay.metacopy")
+OVERLAYS_OWN = ("user.overlay.", "trusted.overlay.")
+# Attributes that give rights never land. A label that the system gives every file is none of those.
+_RIGHTS = ("security.", "trusted.")
+_LABELS = ("security.selinux", *OVERLAYS_OWN)
 
 
 class Kind(StrEnum):
@@ -86,8 +91,8 @@ class Change(NamedTuple):
     """One changed path. `path` is below the part's folder.
 
     `new` and `old` are the facts of it in the layer and in the real folder (None: nothing there). `target`
-    is a link's text. `source` is the path that a file was renamed or linked from. `conflict` says why it cannot land:
-    the real file is not what the task saw. `never` says why it can never land.
+    is a link's text. `conflict` says why it cannot land: the real file is not what the task saw. `never` says why it
+    can never land.
     """
 
     part: int
@@ -100,7 +105,8 @@ class Change(NamedTuple):
     conflict: str = ""
     never: str = ""
     marked: bool = False  # whether overlayfs left attributes of its own on the file
-    source: str = ""
+    source: str = ""  # the path that a file was renamed or linked from
+    opaque: str = ""  # the topmost folder above it, or it itself, that hides what is below it
 
 
 class WorkspaceMoved(BrokerError):
@@ -132,8 +138,12 @@ def changes_of(layer: Layer) -> Iterator[Change]:
         upper_root = os.open(layer.upper(number), FOLDER)
         walk = _Walk(layer, number, Folders(upper_root), Folders(real_root))
         try:
-            yield from walk.folder("", there=True)
-            yield from walk.moved()
+            for change in walk.everything():
+                ours = change.path.startswith(STAGING)
+                if ours or walk.opaque:
+                    yield change._replace(opaque=walk.opaque, never="a folder of this name is broker's own" if ours else change.never)
+                else:
+                    yield change
         finally:
             walk.upper.close()
             walk.real.close()
@@ -144,15 +154,30 @@ def changes_of(layer: Layer) -> Iterator[Change]:
 class _Walk:
     def __init__(self, layer: Layer, part: int, upper: Folders, real: Folders) -> None:
         self.part, self.upper, self.real = part, upper, real
+        self.opaque = ""  # the topmost opaque folder that what is yielded lies in
         self.began, self.root = layer.manifest.began, layer.manifest.parts[part][0]
         self._originals: list[str] = []  # the real files that the task changed or deleted
-        self._moved: list[tuple[Change, bytes]] = []  # new names of what the layer has from a real file, and its handle
+        self._moved: list[tuple[Change, bytes, str]] = []  # new names of real files: what they are a copy of, what hides them
+
+    def everything(self) -> Iterator[Change]:
+        """Walk it all. Where the new names of real files come from is known at the end."""
+        yield from self.folder("", there=True)
+        handles = {_handle(path, *self.real.parent(path)): path for path in self._originals} if self._moved else {}
+        for change, origin, opaque in self._moved:
+            self.opaque = opaque
+            # Of a file system whose files have no handles overlayfs keeps an empty one: then nothing can be told.
+            source = handles.get(origin[_ORIGIN_HEAD:], "") if origin else ""
+            gone = "the file that the task changed is gone" if origin and not source else ""
+            yield change._replace(source=source, conflict=gone)
 
     def folder(self, top: str, *, there: bool) -> Iterator[Change]:
-        """Walk a folder of the layer; `there`: the real one is a folder too."""
-        pending = [(top, there)]
+        """Walk a folder of the layer; `there`: the real one is a folder too.
+
+        What is made in an opaque folder is not marked as opaque again (the kernel merges nothing there): it is, too.
+        """
+        pending = [(top, there, "")]
         while pending:
-            path, there = pending.pop()
+            path, there, opaque = pending.pop()
             try:
                 entries = _entries(self.upper.at(path))
                 if there:
@@ -160,21 +185,20 @@ class _Walk:
             except OSError as error:
                 yield self._unreadable(path, error)
                 continue
-            if there and _has(self.upper.at(path), "", _OPAQUE) == b"y":
+            if not opaque and _has(self.upper.at(path), "", OPAQUE) == b"y":
+                opaque = path
+            self.opaque = opaque
+            if there and opaque:
                 yield from self._hidden(path, {entry.name for entry in entries})
             for entry in entries:
                 below = f"{path}/{entry.name}" if path else entry.name
                 new = Facts.of(entry.stat(follow_symlinks=False))
-                if below.startswith(STAGING):
-                    thing = Thing.FOLDER if new.is_folder else Thing.SPECIAL
-                    yield Change(self.part, below, Kind.CREATED, thing, new, None, never="its name is broker's own")
-                    continue
                 real = self.real.at(path) if there else -1
                 old = _lstat(entry.name, real) if there else None
                 if new.is_folder:
                     old_folder = old is not None and old.is_folder
                     yield from self._one_folder(below, new, old, old_folder=old_folder)
-                    pending.append((below, old_folder))
+                    pending.append((below, old_folder, opaque))
                 else:
                     yield from self._one(below, entry.name, self.upper.at(path), real, new, old)
 
@@ -199,7 +223,7 @@ class _Walk:
     ) -> Iterator[Change]:
         """Say what one entry of the layer that is no folder means."""
         mode = new.mode
-        if _is_whiteout(new, upper, name):
+        if (stat.S_ISCHR(mode) or (stat.S_ISREG(mode) and not new.size)) and is_whiteout(name, upper):
             if old is not None:
                 yield from self._deleted(path, old)
             return
@@ -212,7 +236,8 @@ class _Walk:
             target = os.readlink(name, dir_fd=upper)
             if old is None or os.readlink(name, dir_fd=real) != target:
                 kind = Kind.CREATED if old is None else Kind.CHANGED
-                never = "" if _stays_inside(path, target, self.root) else f"it points out of the workspace, to {target}"
+                inside = _stays_inside(path, target, self.root) and self._leads_inside(path, target)
+                never = "" if inside else f"it points out of the workspace, to {target}"
                 yield Change(
                     self.part, path, kind, Thing.LINK, new, old, target, conflict=self._since(old), never=never
                 )
@@ -228,7 +253,7 @@ class _Walk:
         if new.mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
             never = "it has special mode bits (setuid, setgid or sticky)"
         for attribute in names:
-            if attribute.startswith(("security.", "trusted.")) and not attribute.startswith("trusted.overlay."):
+            if attribute.startswith(_RIGHTS) and not attribute.startswith(_LABELS):
                 never = never or f"it has the attribute {attribute}"
             if attribute.endswith(_FOREIGN):
                 never = f"its layer has {attribute}, which nothing of ours writes"
@@ -238,29 +263,22 @@ class _Walk:
             if origin is None:
                 yield made
             else:
-                self._moved.append((made, origin))
+                self._moved.append((made, origin, self.opaque))
             return
         self._originals.append(path)
         same = new.size == old.size and new.size <= COMPARED and _same_bytes(name, upper, real)
-        if not same:
+        # An inode with other names may be used out of the workspace: it gets a successor, and stays as it is itself.
+        shared = old.links > 1
+        if not same or _attributes(upper, name) != _attributes(real, name):
             kind = Kind.CHANGED
         elif stat.S_IMODE(new.mode) != stat.S_IMODE(old.mode):
-            kind = Kind.MODE
+            kind = Kind.CHANGED if shared else Kind.MODE
         elif new.mtime != old.mtime:
-            kind = Kind.TIMES
+            kind = Kind.CHANGED if shared else Kind.TIMES
         else:
             return
         marked = bool(names)
         yield Change(self.part, path, kind, Thing.FILE, new, old, conflict=conflict, never=never, marked=marked)
-
-    def moved(self) -> Iterator[Change]:
-        """Say where the new names of real files come from. Call it when everything else was walked."""
-        handles = {_handle(path, *self.real.parent(path)): path for path in self._originals} if self._moved else {}
-        for change, origin in self._moved:
-            # Of a file system whose files have no handles overlayfs keeps an empty one: then nothing can be told.
-            source = handles.get(origin[_ORIGIN_HEAD:], "") if origin else ""
-            gone = "the file that the task changed is gone" if origin and not source else ""
-            yield change._replace(source=source, conflict=gone)
 
     def _hidden(self, path: str, kept: set[str]) -> Iterator[Change]:
         """The folder was emptied, or removed and made again: what the real one has besides is deleted."""
@@ -293,6 +311,11 @@ class _Walk:
                     below = _lstat(name, folder)
                     if below is not None:
                         pending.append((f"{path}/{name}", below, False))
+
+    def _leads_inside(self, path: str, target: str) -> bool:
+        """Whether a link's text leads out through links that are in the real folder already."""
+        where = os.path.realpath(os.path.join(self.root, os.path.dirname(path), target))
+        return where == self.root or where.startswith(self.root + "/")
 
     def _since(self, old: Facts | None) -> str:
         if old is not None and old.ctime > self.began:
@@ -337,18 +360,30 @@ def _has(folder: int, name: str, attributes: tuple[str, ...]) -> bytes | None:
     return None
 
 
+def _attributes(folder: int, name: str) -> dict[str, bytes]:
+    """Return a file's extended attributes that are its own: not the overlay's, not the system's label."""
+    place = f"/proc/self/fd/{folder}/{name}"
+    try:
+        names = os.listxattr(place, follow_symlinks=False)
+        return {one: os.getxattr(place, one, follow_symlinks=False) for one in names if not one.startswith(_LABELS)}
+    except OSError:  # the file system has none
+        return {}
+
+
+def is_whiteout(name: str, folder: int) -> bool:
+    """Whether an entry of a layer says that the real one is deleted. Raises OSError when it is gone."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev == 0
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0 and _has(folder, name, _WHITEOUT) is not None
+
+
 def _handle(path: str, folder: int, name: str) -> bytes:
     """Return what the kernel calls a file by, whatever its name; of one that is gone, its path."""
     try:
         return file_handle(folder, name)
     except OSError:
         return os.fsencode(path)
-
-
-def _is_whiteout(new: Facts, folder: int, name: str) -> bool:
-    if stat.S_ISCHR(new.mode):
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_rdev == 0
-    return stat.S_ISREG(new.mode) and new.size == 0 and _has(folder, name, _WHITEOUT) is not None
 
 
 def _stays_inside(path: str, target: str, root: str) -> bool:

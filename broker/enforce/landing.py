@@ -11,7 +11,8 @@ The way, and why it can be killed at any moment:
 4. What was replaced or deleted goes, with the staging folder and the intent.
 
 Killed before `commit`, the next start undoes it; after, it completes it. A step that fails for want of space is undone
-with all the others. A path that is not what the task saw is a conflict: it stays as it is, and in the layer.
+with all the others. A path that is not what the task saw is a conflict: it stays as it is, and in the layer. Where the
+file system cannot exchange two files, what is replaced gets a second name in the staging folder first.
 
 INVARIANT: every path is reached from the real folder's descriptor, below it, on its mount, through no link
 (tests/enforce/test_landing.py, tests/escape/test_landing_races.py).
@@ -29,14 +30,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from broker.enforce.beneath import FOLDER, RENAME_EXCHANGE, Folders, rename
-from broker.enforce.changes import STAGING, Change, Facts, Kind, Thing, open_part
+from broker.enforce.beneath import FOLDER, NO_SUCH_FLAG, RENAME_EXCHANGE, Folders, hard_link, lies_in, rename
+from broker.enforce.changes import OVERLAYS_OWN, STAGING, Change, Facts, Kind, Thing, is_whiteout, open_part
 from broker.enforce.layer import Layer, remove_tree, write_whole
+from broker.enforce.opaque import say_each_deletion
 from broker.errors import BrokerError
 
 INTENT = "landing.jsonl"
 FICLONE = 0x40049409
 _CHUNK = 1 << 30
+_ACL = "system.posix_acl_access"
 # A path for which one of these comes is not what the task saw; anything else ends the landing, and undoes it.
 _CONFLICTS = {
     errno.EEXIST, errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EXDEV, errno.ENOTEMPTY, errno.EACCES,
@@ -45,13 +48,12 @@ _CONFLICTS = {
 
 
 class LandingFailed(BrokerError):
-    """The changes could not land; the workspace is as it was."""
+    """The changes could not land. The workspace is as it was, unless `undone` is not: the next start tries again then."""
 
-    def __init__(self, why: str, run: str) -> None:
-        super().__init__(
-            f"the changes could not land, and the workspace is as it was: {why}. They are kept: broker land {run}"
-        )
-        self.why, self.run = why, run
+    def __init__(self, why: str, run: str, *, undone: bool = True) -> None:
+        state = "the workspace is as it was" if undone else "what was begun could not be taken back; the next start goes on"
+        super().__init__(f"the changes could not land, and {state}: {why}. They are kept: broker land {run}")
+        self.why, self.run, self.undone = why, run, undone
 
 
 @dataclass(slots=True)
@@ -76,13 +78,18 @@ class _Step:
         """Its name in the staging folder."""
         return str(self.number)
 
+    @property
+    def kept(self) -> str:
+        """The name there of what it replaces, while the two change places step by step."""
+        return f"{self.number}.kept"
+
     def as_line(self) -> dict[str, Any]:
         """Return it for the intent."""
         change = self.change
         return {
             "n": self.number, "part": change.part, "path": change.path, "kind": change.kind, "thing": change.thing,
             "target": change.target, "staged": self.staged, "in_layer": self.in_layer,
-            "old": change.old, "new": change.new,
+            "old": change.old, "new": change.new, "marked": change.marked, "opaque": change.opaque,
         }  # fmt: skip
 
 
@@ -90,17 +97,24 @@ def land(layer: Layer, changes: Iterable[Change], *, intend: Callable[[], None] 
     """Carry these changes into the real folders. The caller holds the layer's lock.
 
     `intend` is called once the intent is on disk and before anything is touched: it makes the record. Raises
-    LandingFailed when nothing could land; what `intend` raises goes through.
+    WorkspaceMoved, and LandingFailed when nothing could land; what `intend` raises goes through.
     """
     landed = Landed()
     steps = [_Step(number, change) for number, change in enumerate(_in_order(changes))]
     if not steps:
         return landed
     with contextlib.ExitStack() as stack:
-        _Intent(layer).begin()
-        intend()
-        trees = [stack.enter_context(_Tree(layer, part)) for part in sorted({step.change.part for step in steps})]
+        try:
+            trees = [stack.enter_context(_Tree(layer, part)) for part in sorted({step.change.part for step in steps})]
+            _Intent(layer).begin()
+        except OSError as error:
+            raise LandingFailed(error.strerror or "?", layer.run) from error
         by_part = {tree.part: tree for tree in trees}
+        try:
+            intend()
+        except BaseException:
+            _Intent(layer).end()
+            raise
         try:
             for tree in trees:
                 tree.make_staging()
@@ -122,7 +136,7 @@ def interrupted(layer: Layer) -> bool:
 def recover(layer: Layer) -> str:
     """Complete or undo a landing that was interrupted, and say which. The caller holds the layer's lock.
 
-    Raises LandingFailed when it can do neither now.
+    Raises WorkspaceMoved, and LandingFailed when it can do neither now.
     """
     lines, committed = _Intent(layer).read()
     with contextlib.ExitStack() as stack:
@@ -134,7 +148,7 @@ def recover(layer: Layer) -> str:
             for tree in trees:
                 tree.open_staging()
         except OSError as error:
-            raise LandingFailed(error.strerror or "?", layer.run) from error
+            raise LandingFailed(error.strerror or "?", layer.run, undone=False) from error
         landed = Landed()
         steps = [_step_of(line) for line in lines]
         _commit(layer, {tree.part: tree for tree in trees}, steps, landed, again=True)
@@ -143,7 +157,10 @@ def recover(layer: Layer) -> str:
 
 
 def _in_order(changes: Iterable[Change]) -> list[Change]:
-    """Deletions first (what is in a folder before the folder), then folders, files, and modes last."""
+    """Deletions first (what is in a folder before the folder), then folders, files, and modes last.
+
+    A folder that may be written to again is that before anything else, so that what is in it can land.
+    """
 
     def rank(change: Change) -> tuple[int, int, str]:
         depth = change.path.count("/")
@@ -151,10 +168,18 @@ def _in_order(changes: Iterable[Change]) -> list[Change]:
             return (0, -depth, change.path)
         if change.kind is Kind.CREATED and change.thing is Thing.FOLDER:
             return (1, depth, change.path)
+        if change.kind is Kind.MODE and change.thing is Thing.FOLDER and _opens(change):
+            return (-1, depth, change.path)
         late = change.kind in (Kind.MODE, Kind.TIMES)
         return (3 if late else 2, -depth if late else 0, change.path)
 
     return sorted(changes, key=rank)
+
+
+def _opens(change: Change) -> bool:
+    assert change.new is not None
+    assert change.old is not None
+    return bool(change.new.mode & ~change.old.mode & stat.S_IRWXU)
 
 
 class _Intent:
@@ -208,7 +233,7 @@ class _Tree:
         self.open_staging()
         with contextlib.suppress(OSError):  # another file system, or the same mounted twice
             work = self.layer.folder / str(self.part) / "probe"
-            work.mkdir()
+            work.mkdir(exist_ok=True)
             try:
                 os.rename(work, "probe", dst_dir_fd=self.staging)
                 os.rmdir("probe", dir_fd=self.staging)
@@ -222,8 +247,15 @@ class _Tree:
         return self.upper.parent(step.change.path) if step.in_layer else (self.staging, step.name)
 
     def open_staging(self) -> None:
+        """Open the staging folder, if it is there. Raises OSError when it is not the one that we made."""
         with contextlib.suppress(FileNotFoundError):
             self.staging = os.open(self.staging_name, FOLDER, dir_fd=self._root)
+            if os.fstat(self.staging).st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "somebody else put a folder in the place of the staging folder")
+
+    def holds(self, name: str) -> bool:
+        """Whether something of this name is in the staging folder."""
+        return self.staging >= 0 and lies_in(self.staging, name)
 
     def remove_staging(self) -> None:
         """Remove the staging folder, with what is in it: staged files, or what was replaced."""
@@ -235,36 +267,68 @@ class _Tree:
 def _stage(tree: _Tree, step: _Step, landed: Landed) -> bool:
     """Have ready what takes a path's place. False: the layer has something else there now."""
     change = step.change
-    if change.kind not in (Kind.CREATED, Kind.CHANGED) or change.thing is Thing.FOLDER:
+    if change.kind not in (Kind.CREATED, Kind.CHANGED):
         return True
     assert change.new is not None
-    folder, name = tree.upper.parent(change.path)
-    # A file with other names in the layer is copied: what stays in the layer must not change with the real one.
-    step.in_layer = tree.renames and (change.thing is Thing.LINK or change.new.links == 1)
-    if step.in_layer:
-        if change.marked:
-            _unmark(f"/proc/self/fd/{folder}/{name}")
+    try:
+        folder, name = tree.upper.parent(change.path)
+        # A file with other names in the layer is copied: what stays in the layer must not change with the real one.
+        step.in_layer = tree.renames and (
+            change.thing is Thing.LINK or (change.thing is Thing.FILE and change.new.links == 1)
+        )
+        if not step.in_layer:
+            _make(tree, step.name, folder, name, change)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        same = change.thing is Thing.FOLDER or Facts.of(found).same_file(change.new)
+        if same and change.thing is Thing.LINK:
+            same = os.readlink(name, dir_fd=folder) == change.target
+    except OSError as error:
+        if error.errno not in _CONFLICTS:
+            raise
+        landed.conflicts.append((change, f"it cannot be read in the layer: {error.strerror}"))
+        return False
+    if not same:
+        landed.conflicts.append((change, "it was changed in the layer meanwhile"))
+        return False
+    step.staged = found.st_ino if step.in_layer else _facts(step.name, tree.staging).inode
+    return True
+
+
+def _make(tree: _Tree, new: str, folder: int, name: str, change: Change) -> None:
+    """Make in the staging folder what is to take a path's place."""
+    assert change.new is not None
+    if change.thing is Thing.FOLDER:
+        os.mkdir(new, 0o700, dir_fd=tree.staging)
+        descriptor = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=tree.staging)
+        try:
+            _belong(tree, descriptor, os.stat(name, dir_fd=folder, follow_symlinks=False))
+            os.fchmod(descriptor, stat.S_IMODE(change.new.mode) & (0o777 | stat.S_ISGID) | 0o700)
+        finally:
+            os.close(descriptor)
     elif change.thing is Thing.LINK:
-        os.symlink(change.target, step.name, dir_fd=tree.staging)
+        os.symlink(change.target, new, dir_fd=tree.staging)
         if os.geteuid() == 0:
-            os.chown(step.name, *tree.owner, dir_fd=tree.staging, follow_symlinks=False)
+            os.chown(new, *tree.owner, dir_fd=tree.staging, follow_symlinks=False)
     elif (earlier := tree.links.get(change.new.inode)) is not None:
-        os.link(earlier, step.name, src_dir_fd=tree.staging, dst_dir_fd=tree.staging)
+        os.link(earlier, new, src_dir_fd=tree.staging, dst_dir_fd=tree.staging)
     else:
-        _copy(tree, step.name, folder, name, change.new)
-        tree.links[change.new.inode] = step.name
-    facts = _facts(name, folder) if step.in_layer else _facts(step.name, tree.staging)
-    step.staged = facts.inode
-    if change.thing is Thing.LINK or (facts.mode, facts.size, facts.mtime) == change.new[:1] + change.new[2:4]:
-        return True
-    landed.conflicts.append((change, "it was changed in the layer meanwhile"))
-    return False
+        _copy(tree, new, folder, name, change.new)
+        tree.links[change.new.inode] = new
+
+
+def _belong(tree: _Tree, descriptor: int, like: os.stat_result) -> None:
+    """Give what we made to the task's user, and to the group that it has in the layer (of a setgid folder, say)."""
+    if os.geteuid() == 0:
+        os.fchown(descriptor, tree.owner[0], like.st_gid)
+    elif like.st_gid != os.getegid():
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, -1, like.st_gid)
 
 
 def _unmark(place: str) -> None:
     """Take overlayfs's own attributes off a file."""
     for attribute in os.listxattr(place, follow_symlinks=False):
-        if attribute.startswith(("user.overlay.", "trusted.overlay.")):
+        if attribute.startswith(OVERLAYS_OWN):
             os.removexattr(place, attribute, follow_symlinks=False)
 
 
@@ -280,18 +344,30 @@ def _copy(tree: _Tree, new: str, folder: int, name: str, facts: Facts) -> None:
             new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=tree.staging
         )
         try:
+            found = os.fstat(source)
+            if os.geteuid() == 0 and found.st_nlink > 1 and found.st_uid != tree.owner[0]:
+                # Root can read it, but the task's user perhaps not: a link that was put here to be read.
+                raise PermissionError(errno.EPERM, "it belongs to somebody else")
             _fill(source, target)
-            if os.geteuid() == 0:
-                os.fchown(target, *tree.owner)
+            _belong(tree, target, found)
             os.fchmod(target, stat.S_IMODE(facts.mode))
-            for attribute in os.listxattr(source):
-                if attribute.startswith("user.") and not attribute.startswith("user.overlay."):
-                    os.setxattr(target, attribute, os.getxattr(source, attribute))
+            _copy_attributes(source, target)
             os.utime(target, ns=(facts.atime, facts.mtime))
         finally:
             os.close(target)
     finally:
         os.close(source)
+
+
+def _copy_attributes(source: int, target: int) -> None:
+    """Copy the attributes of the file's own, and its ACL, as far as the other file system keeps any."""
+    for attribute in os.listxattr(source):
+        if attribute == _ACL or (attribute.startswith("user.") and not attribute.startswith(OVERLAYS_OWN)):
+            try:
+                os.setxattr(target, attribute, os.getxattr(source, attribute))
+            except OSError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
 
 
 def _fill(source: int, target: int) -> None:
@@ -346,11 +422,16 @@ def _commit(layer: Layer, trees: dict[int, _Tree], steps: list[_Step], landed: L
                 done.append(step)
                 landed.done.append(step.change)
     except OSError as error:
-        for step in reversed(done):
-            _undo(trees[step.change.part], step)
-        _forget(layer, trees.values())
         landed.done.clear()
-        raise LandingFailed(error.strerror or "?", layer.run) from error
+        undone = True
+        for step in reversed(done):
+            try:
+                _undo(trees[step.change.part], step)
+            except OSError:
+                undone = False  # the intent stays, and what was replaced stays in the staging folder
+        if undone:
+            _forget(layer, trees.values())
+        raise LandingFailed(error.strerror or "?", layer.run, undone=undone) from error
 
 
 def _do(tree: _Tree, step: _Step, *, again: bool) -> str:
@@ -360,26 +441,68 @@ def _do(tree: _Tree, step: _Step, *, again: bool) -> str:
     if change.kind is Kind.DELETED:
         return _take_away(tree, step, folder, name, again=again)
     if change.kind in (Kind.MODE, Kind.TIMES):
-        return _set_facts(folder, name, change, again=again)
-    if change.thing is Thing.FOLDER:
-        return _make_folder(tree, change, folder, name, again=again)
-    if again and not _is_staged(tree, step):
-        return ""
+        return _set_facts(tree, folder, name, change, again=again)
     place, new = tree.source(step)
+    if again:
+        _complete_swap(tree, step, folder, name)
+        if not _is_staged(tree, step):
+            return _is_placed(tree, step, folder, name)
+        if lies_in(folder, name) and _facts(name, folder).inode == step.staged:  # killed between link and unlink
+            os.unlink(new, dir_fd=place)
+            return ""
+    if change.old is not None and not _facts(name, folder).same_file(change.old):
+        return "the real one changed since the task began"
+    if step.in_layer and change.marked:
+        _unmark(f"/proc/self/fd/{place}/{new}")
     if change.old is None:
         rename(place, new, folder, name)
         return ""
-    if not _facts(name, folder).same_file(change.old):
-        return "the real one changed since the task began"
-    rename(place, new, folder, name, RENAME_EXCHANGE)
+    _swap(tree, step, folder, name)
     if _facts(new, place).same_file(change.old):
         return ""
-    rename(place, new, folder, name, RENAME_EXCHANGE)
+    _swap(tree, step, folder, name)
     return "the real one changed while it landed"
+
+
+def _swap(tree: _Tree, step: _Step, folder: int, name: str) -> None:
+    """Let a path, and what takes its place, change places.
+
+    Where the file system cannot exchange, in three steps, each of which leaves the old and the new one with a name.
+    """
+    place, new = tree.source(step)
+    try:
+        rename(place, new, folder, name, RENAME_EXCHANGE)
+        return
+    except OSError as error:
+        if error.errno not in NO_SUCH_FLAG:
+            raise
+    if not hard_link(folder, name, tree.staging, step.kept):
+        os.rename(name, step.kept, src_dir_fd=folder, dst_dir_fd=tree.staging)
+    try:
+        os.rename(new, name, src_dir_fd=place, dst_dir_fd=folder)
+    except OSError:
+        _complete_swap(tree, step, folder, name)
+        raise
+    os.rename(step.kept, new, src_dir_fd=tree.staging, dst_dir_fd=place)
+
+
+def _complete_swap(tree: _Tree, step: _Step, folder: int, name: str) -> None:
+    """Complete or undo an exchange in three steps that ended in the middle."""
+    if not tree.holds(step.kept):
+        return
+    place, new = tree.source(step)
+    if not lies_in(place, new):
+        os.rename(step.kept, new, src_dir_fd=tree.staging, dst_dir_fd=place)
+    elif not lies_in(folder, name):
+        os.rename(step.kept, name, src_dir_fd=tree.staging, dst_dir_fd=folder)
+    else:
+        os.unlink(step.kept, dir_fd=tree.staging)
 
 
 def _is_staged(tree: _Tree, step: _Step) -> bool:
     """Whether what takes the path's place is still where it was (and not what it replaced)."""
+    if not step.in_layer and not tree.holds(step.name):
+        return False
     place, new = tree.source(step)
     try:
         return _facts(new, place).inode == step.staged
@@ -387,19 +510,43 @@ def _is_staged(tree: _Tree, step: _Step) -> bool:
         return False
 
 
-def _take_away(tree: _Tree, step: _Step, folder: int, name: str, *, again: bool) -> str:
-    if again and _lies_in(tree.staging, step.name):
+def _is_placed(tree: _Tree, step: _Step, folder: int, name: str) -> str:
+    """Look, after a crash, at what a step did before it: what it replaced may have changed in between."""
+    old = step.change.old
+    if not step.in_layer and not tree.holds(step.name):
+        # What was replaced is gone already, or somebody removed the staging folder before it was empty.
+        there = lies_in(folder, name) and _facts(name, folder).inode == step.staged
+        return "" if there else "what was to land is gone from the staging folder"
+    place, new = tree.source(step)
+    if old is None or not lies_in(place, new) or _facts(new, place).same_file(old):
         return ""
+    _swap(tree, step, folder, name)
+    return "the real one changed while it landed"
+
+
+def _take_away(tree: _Tree, step: _Step, folder: int, name: str, *, again: bool) -> str:
     old = step.change.old
     assert old is not None
-    facts = _facts(name, folder)
-    if not (facts.is_folder and facts.inode == old.inode if old.is_folder else facts.same_file(old)):
-        return "the real one changed since the task began"
-    tree.real.moved(step.change.path)
-    rename(folder, name, tree.staging, step.name)
-    taken = _facts(step.name, tree.staging)
+    if again and tree.holds(step.name):
+        taken = _facts(step.name, tree.staging)
+        if not old.is_folder and lies_in(folder, name) and _facts(name, folder).inode == taken.inode:
+            os.unlink(name, dir_fd=folder)  # killed between link and unlink
+    else:
+        facts = _facts(name, folder)
+        if not (facts.is_folder and facts.inode == old.inode if old.is_folder else facts.same_file(old)):
+            return "the real one changed since the task began"
+        tree.real.moved(step.change.path)
+        try:
+            rename(folder, name, tree.staging, step.name)
+        except OSError as error:
+            if error.errno != errno.EXDEV or not old.is_folder:
+                raise
+            # The workspace is an overlay itself, which moves no folder of a lower layer.
+            os.rmdir(name, dir_fd=folder)
+            return ""
+        taken = _facts(step.name, tree.staging)
     if old.is_folder:
-        if taken.inode == old.inode and not os.listdir(f"/proc/self/fd/{tree.staging}/{step.name}"):
+        if taken.inode == old.inode and _is_empty(tree.staging, step.name):
             return ""
         why = "there is something in it that the task did not delete"
     else:
@@ -410,34 +557,16 @@ def _take_away(tree: _Tree, step: _Step, folder: int, name: str, *, again: bool)
     return why
 
 
-def _lies_in(folder: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _make_folder(tree: _Tree, change: Change, folder: int, name: str, *, again: bool) -> str:
-    assert change.new is not None
-    try:
-        os.mkdir(name, 0o700, dir_fd=folder)
-    except FileExistsError:
-        if not again or not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise
-    if os.geteuid() == 0:
-        os.chown(name, *tree.owner, dir_fd=folder, follow_symlinks=False)
-    os.chmod(f"/proc/self/fd/{tree.real.at(change.path)}", stat.S_IMODE(change.new.mode) & 0o777 | 0o700)
-    return ""
-
-
-def _set_facts(folder: int, name: str, change: Change, *, again: bool) -> str:
-    """Give a path another mode, or other times, and its folder's content is as it was."""
+def _set_facts(tree: _Tree, folder: int, name: str, change: Change, *, again: bool) -> str:
+    """Give a path another mode, or other times. Root does no more here than the task's user could."""
     assert change.new is not None
     assert change.old is not None
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        facts = Facts.of(os.fstat(descriptor))
+        found = os.fstat(descriptor)
+        if os.geteuid() == 0 and found.st_uid != tree.owner[0]:
+            return "it belongs to somebody else"
+        facts = Facts.of(found)
         if facts.inode != change.old.inode or stat.S_IFMT(facts.mode) != stat.S_IFMT(change.old.mode):
             return "the real one changed since the task began"
         if not again and change.thing is Thing.FILE and not facts.same_file(change.old):
@@ -452,22 +581,51 @@ def _set_facts(folder: int, name: str, change: Change, *, again: bool) -> str:
     return ""
 
 
+def _is_empty(folder: int, name: str) -> bool:
+    """Whether a folder is known to be empty."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        return not os.listdir(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _undo(tree: _Tree, step: _Step) -> None:
     """Take one step back. What cannot be taken back stays in the staging folder, whose name the error says."""
     change = step.change
     folder, name = tree.real.parent(change.path)
     if change.kind is Kind.DELETED:
-        rename(tree.staging, step.name, folder, name)
+        _put_back(tree, step, folder, name)
     elif change.kind in (Kind.MODE, Kind.TIMES):
         assert change.old is not None
-        _set_facts(folder, name, change._replace(new=change.old), again=True)
-    elif change.thing is Thing.FOLDER:
-        tree.real.moved(change.path)
-        os.rmdir(name, dir_fd=folder)
-    elif change.old is None:
-        rename(folder, name, *tree.source(step))
+        _set_facts(tree, folder, name, change._replace(new=change.old), again=True)
+    elif change.old is not None:
+        _swap(tree, step, folder, name)
     else:
-        rename(*tree.source(step), folder, name, RENAME_EXCHANGE)
+        tree.real.moved(change.path)
+        place, new = tree.source(step)
+        rename(folder, name, place, new)
+        if change.thing is Thing.FOLDER and not _is_empty(place, new):
+            rename(place, new, folder, name)  # somebody put something in it meanwhile: that stays
+
+
+def _put_back(tree: _Tree, step: _Step, folder: int, name: str) -> None:
+    """Undo a deletion."""
+    old = step.change.old
+    assert old is not None
+    if tree.holds(step.name) or not old.is_folder:
+        rename(tree.staging, step.name, folder, name)
+        return
+    os.mkdir(name, 0o700, dir_fd=folder)
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        _belong(tree, descriptor, os.fstat(folder))
+        os.fchmod(descriptor, stat.S_IMODE(old.mode))
+    finally:
+        os.close(descriptor)
 
 
 def _forget(layer: Layer, trees: Iterable[_Tree]) -> None:
@@ -480,13 +638,16 @@ def _forget(layer: Layer, trees: Iterable[_Tree]) -> None:
 def _finish(layer: Layer, trees: list[_Tree], done: list[Change]) -> None:
     """Everything is in place. Take what landed out of the layer, then the staging folders, then the intent."""
     folders = {tree.part: tree.upper for tree in trees}
+    for tree in trees:
+        for top in {change.opaque for change in done if change.part == tree.part and change.opaque}:
+            say_each_deletion(tree.upper, tree.real, top)
     for change in _upside_down(done):
         with contextlib.suppress(OSError):
             folder, name = folders[change.part].parent(change.path)
             if change.thing is Thing.FOLDER and change.new is not None:
                 folders[change.part].moved(change.path)
                 os.rmdir(name, dir_fd=folder)
-            else:
+            elif change.kind is not Kind.DELETED or is_whiteout(name, folder):
                 os.unlink(name, dir_fd=folder)
     for tree in trees:
         tree.remove_staging()
@@ -509,6 +670,6 @@ def _step_of(line: dict[str, Any]) -> _Step:
 
     change = Change(
         line["part"], line["path"], Kind(line["kind"]), Thing(line["thing"]), facts(line["new"]), facts(line["old"]),
-        line["target"],
+        line["target"], marked=line["marked"], opaque=line["opaque"],
     )  # fmt: skip
     return _Step(line["n"], change, line["staged"], line["in_layer"])

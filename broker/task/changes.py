@@ -80,8 +80,7 @@ class ChangeJudge:
                     judged.landing.append(change)
                 else:
                     judged.withheld.append(Withheld(change=change, denial=denial))
-        with_what_replaces_them(judged)
-        _with_their_folders(judged)
+        hold_together(judged)
         return judged
 
     def verdict(self, change: Change) -> Deny | None:
@@ -162,60 +161,53 @@ def _as_landing(change: Change, path: str, denial: Deny, assessment: Assessment)
     )  # fmt: skip
 
 
-def with_what_replaces_them(judged: Judged) -> None:
-    """Keep back the deletion of what stands elsewhere, or was replaced, where that is kept back.
+def hold_together(judged: Judged) -> None:
+    """Keep back what could not land for another path's sake.
 
-    Else a file that was renamed to a name that may not land would be nowhere in the workspace.
+    What is in a new folder that may not land does not land, and a folder out of which something may not be deleted
+    stays. Where one thing took another's place both land or neither. And a new folder that would be empty because
+    nothing in it may land is not made.
     """
-    held: dict[tuple[int, str], Deny | str] = {}
-    stuck: list[tuple[Change, Deny | str]] = [(one.change, one.denial) for one in judged.withheld]
-    for change, why in (*stuck, *judged.conflicts):
-        if change.kind is Kind.CREATED:
-            for path in filter(None, (change.path, change.source)):
-                held.setdefault((change.part, path), why)
-    if not held:
-        return
-    landing, judged.landing = judged.landing, []
-    for change in landing:
-        found = None
-        if change.kind is Kind.DELETED:
-            places = (change.path, *folders_above(change.path))
-            found = next((held[change.part, place] for place in places if (change.part, place) in held), None)
-        if found is None:
-            judged.landing.append(change)
-        elif isinstance(found, Deny):
-            judged.withheld.append(Withheld(change=change, denial=found))
-        else:
-            judged.conflicts.append((change, found))
-
-
-def _with_their_folders(judged: Judged) -> None:
-    """Keep back what could not land for its folder's sake.
-
-    A new folder that may not land keeps what is in it; a folder out of which something may not be deleted stays. And
-    a new folder that would be empty because nothing in it may land is not made.
-    """
-    stuck = [(one.change, one.denial) for one in judged.withheld]
-    folders = {(c.part, c.path): d for c, d in stuck if c.thing is Thing.FOLDER and c.kind is Kind.CREATED}
-    undeleted: dict[tuple[int, str], Deny | None] = {}
-    for change, denial in (*stuck, *((change, None) for change, _ in judged.conflicts)):
-        if change.kind is Kind.DELETED:
-            for above in folders_above(change.path):
-                undeleted.setdefault((change.part, above), denial)
-    landing, judged.landing = judged.landing, []
-    for change in landing:
-        denial = next((folders[change.part, above] for above in folders_above(change.path) if (change.part, above) in folders), None)
-        if denial is None and change.kind is Kind.DELETED and (change.part, change.path) in undeleted:
-            denial = undeleted[change.part, change.path]
+    while held := _held_back(judged):
+        judged.landing = [change for change in judged.landing if change not in held]
+        for change, (denial, why) in held.items():
             if denial is None:
-                judged.conflicts.append((change, "something in it changed since the task began"))
-                continue
-        if denial is None:
-            judged.landing.append(change)
-        else:
-            judged.withheld.append(Withheld(change=change, denial=denial))
+                judged.conflicts.append((change, why))
+            else:
+                judged.withheld.append(Withheld(change=change, denial=denial))
     if judged.withheld or judged.conflicts:
         _without_hollow_folders(judged)
+
+
+def _held_back(judged: Judged) -> dict[Change, tuple[Deny | None, str]]:
+    """Return the changes that are to land and cannot, because of others that do not; with the others' denial, if any."""
+    not_made: dict[tuple[int, str], Deny | None] = {}
+    not_deleted: dict[tuple[int, str], Deny | None] = {}  # and the folders above
+    not_read: dict[tuple[int, str], Deny | None] = {}
+    for change, denial in (*((one.change, one.denial) for one in judged.withheld), *((c, None) for c, _ in judged.conflicts)):
+        if change.kind is Kind.CREATED:
+            for path in filter(None, (change.path, change.source)):  # a renamed file's old name goes with the new one
+                not_made.setdefault((change.part, path), denial)
+            continue
+        kept = not_deleted if change.kind is Kind.DELETED else not_read if change.new is None else None
+        if kept is not None:
+            for path in (change.path, *folders_above(change.path)):
+                kept.setdefault((change.part, path), denial)
+    held: dict[Change, tuple[Deny | None, str]] = {}
+    for change in judged.landing if not_made or not_deleted or not_read else ():
+        here = (change.part, change.path)
+        above = [(change.part, path) for path in folders_above(change.path)]
+        if change.kind is Kind.DELETED:
+            for kept in (not_deleted, not_read):
+                if here in kept:
+                    held[change] = (kept[here], "something in it changed since the task began")
+            above = [here, *above]
+        elif change.kind is Kind.CREATED and here in not_deleted:
+            held[change] = (not_deleted[here], "what it took the place of changed since the task began")
+        stuck = next((path for path in above if path in not_made), None)
+        if stuck is not None and change not in held:
+            held[change] = (not_made[stuck], "what holds it, or takes its place, cannot land")
+    return held
 
 
 def _without_hollow_folders(judged: Judged) -> None:

@@ -6,6 +6,7 @@ anything is touched; each withheld change is a denial like any other.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,20 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from broker.enforce import landing
-from broker.enforce.changes import Change, Kind, changes_of
+from broker.enforce.changes import Change, Kind, WorkspaceMoved, changes_of
 from broker.enforce.layer import Layer, list_layers, one_landing_at_a_time
 from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
-from broker.task.changes import (
-    ChangeJudge,
-    Judged,
-    Withheld,
-    as_result,
-    folders_above,
-    never,
-    with_what_replaces_them,
-)
+from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, folders_above, hold_together, never
 from broker.task.task import Task
 
 PATHS_PER_EVENT = 1_000
@@ -136,13 +129,15 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
         before = list(changes_of(layer))
         judged = Judged()
         for change in select(layer, before, paths):
+            if layer.path(change) in withheld:
+                continue
             if change.never:
                 judged.withheld.append(Withheld(change=change, denial=never(change, layer.path(change))))
             elif change.conflict:
                 judged.conflicts.append((change, change.conflict))
-            elif layer.path(change) not in withheld:
+            else:
                 judged.landing.append(change)
-        with_what_replaces_them(judged)
+        hold_together(judged)
         with Journal.create(state) as journal:
             journal.append(
                 event.RUN_STARTED, command=["broker", "land", layer.run, *paths, *(["--all"] if everything else [])],
@@ -163,7 +158,8 @@ def discard(layer: Layer, state: Path) -> None:
     """Throw a layer away, recorded in a run of its own."""
     with layer.locked():
         if landing.interrupted(layer):
-            landing.recover(layer)
+            with contextlib.suppress(WorkspaceMoved):  # then there is nothing to put in order, either
+                landing.recover(layer)
         with Journal.create(state) as journal:
             journal.append(
                 event.RUN_STARTED, command=["broker", "discard", layer.run], of=layer.run,
