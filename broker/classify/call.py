@@ -92,9 +92,11 @@ READERS: dict[str, Reader] = {}
 
 
 def reader(name: str) -> Callable[[Reader], Reader]:
-    """Register a reader under the name that tables use."""
+    """Register a reader under the name that tables use. Raises ValueError for a name that has one."""
 
     def register(function: Reader) -> Reader:
+        if name in READERS:
+            raise ValueError(f"two readers are called {name!r}")
         READERS[name] = function
         return function
 

@@ -91,9 +91,9 @@ def names_of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Cont
     name = words[0].text
     if name in ("find", "gfind"):
         return _found(words)
-    if name in _FILTERS:
-        return stdin.names if stdin is not None else ()
     texts = [word.text for word in words[1:]]
+    if name in _FILTERS:
+        return stdin.names if stdin is not None and not _reads_files(name, texts) else ()
     if name == "ls":
         if any(
             not text.startswith("-") and word.glob for text, word in zip(texts, words[1:], strict=True)
@@ -107,7 +107,8 @@ def names_of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Cont
         )
         if lists:
             return _below(texts)
-        return stdin.names if stdin is not None else ()
+        passes = stdin is not None and not any(_OTHER_THAN_LINES.fullmatch(text) for text in texts)
+        return stdin.names if stdin is not None and passes and not _reads_files("grep", texts) else ()
     if name in ("fd", "fdfind"):
         return _below(texts)
     if name == "git" and any(text in ("ls-files", "--name-only", "diff", "ls-tree") for text in texts):
@@ -118,49 +119,110 @@ def names_of(words: list[Word], stdin: Stdin | None, scope: Scope, context: Cont
 _FILTERS = frozenset(["sort", "head", "tail", "uniq", "cat", "tee", "shuf", "tac", "less", "more", "pv"])
 
 
+_OTHER_THAN_LINES = re.compile(r"-[a-zA-Z]*[of].*|--only-matching|--file(?:=.*)?|-r.+|--replace(?:=.*)?")
+"""What makes a search print something else than the lines that it was given."""
+_VALUE_FOLLOWS = {
+    "grep": "ABCem",
+    "head": "cn",
+    "shuf": "n",
+    "sort": "STkt",
+    "tac": "s",
+    "tail": "cn",
+    "uniq": "fsw",
+}
+"""The short options of filters behind which a value stands, that is no file."""
+
+
+def _reads_files(name: str, texts: list[str]) -> bool:
+    """Whether a filter is given files to read, or (of shuf) words to print, and not what comes in."""
+    if name == "tee":
+        return False
+    if any(text.startswith(("--files0", "--echo", "--input-range")) for text in texts):
+        return True
+    takes = _VALUE_FOLLOWS.get(name, "")
+    operands = 0
+    for before, text in zip(["", *texts], texts, strict=False):
+        is_value = before[:1] == "-" and before[1:2] != "-" and before[-1] in takes
+        operands += text[:1] != "-" and not is_value
+    if name == "grep" and not any(re.fullmatch(r"-[a-zA-Z]*e.*|--regexp(?:=.*)?", text) for text in texts):
+        operands -= 1  # the pattern
+    return operands > 0
+
+
+_NO_EXPRESSION = re.compile(r"--files|-[a-zA-Z]*[ef].*|--regexp(?:=.*)?|--file(?:=.*)?")
+"""What makes a search take its first operand for a file."""
+_EXPRESSION_FOLLOWS = re.compile(r"-[a-zA-Z]*e|--regexp")
+
+
 def _below(texts: list[str]) -> tuple[str, ...]:
     """Names somewhere below the folders given (or the working directory)."""
-    roots = [text for text in texts[1:] if text.startswith(("/", "~", "."))] or ["."]
-    return tuple(root.rstrip("/") + "/" + TAME + UNKNOWN for root in roots[:4])
+    searched = next((at for at, text in enumerate(texts) if text[:1] != "-"), -1)
+    if any(_NO_EXPRESSION.fullmatch(text) for text in texts):
+        searched = -1
+    roots = [
+        text
+        for at, text in enumerate(texts)
+        if text.startswith(("/", "~", ".", UNKNOWN))
+        and at != searched
+        and not (at and _EXPRESSION_FOLLOWS.fullmatch(texts[at - 1]))
+    ]
+    # `-C/etc`, `--search-path=/etc`: a folder as an option's value, too.
+    roots += [text[text.index("/") :] for text in texts if re.match(r"-\w/|--[a-z-]+=/", text)]
+    return tuple(root.rstrip("/") + "/" + TAME + UNKNOWN for root in roots or ["."])
 
 
 def _found(words: list[Word]) -> tuple[str, ...]:
     roots: list[str] = []
-    for word in words[1:]:
-        if word.text.startswith(("-", "(", "!")):
-            if word.text in ("-H", "-L", "-P"):
-                continue
-            break
-        roots.append(word.text)
     texts = [word.text for word in words]
-    suffix, narrowed = "", False
-    for at, text in enumerate(texts[:-1]):
-        if text in (
-            "-name",
-            "-iname",
-            "-path",
-            "-regex",
-            "-wholename",
-            "-ipath",
-            "-newer",
-            "-mtime",
-            "-mmin",
-            "-size",
-            "-maxdepth",
-            "-empty",
-            "-atime",
-            "-ctime",
-        ):
-            narrowed = narrowed or text != "-maxdepth"
-            pattern = texts[at + 1]
-            if (
-                text in ("-name", "-iname")
-                and not re.search(r"[\[\]?]", pattern)
-                and texts.count("-name") + texts.count("-iname") == 1
-            ):
-                suffix = pattern.rsplit("*", 1)[-1] if "*" in pattern else "/" + pattern
-    piece = (TAME if narrowed and not suffix else "") + UNKNOWN + suffix if narrowed else UNKNOWN
-    return tuple((root.rstrip("/") or "") + "/" + piece for root in (roots or ["."])[:4])
+    at = 1
+    while at < len(texts) and (re.fullmatch(r"-[HLPEXdsx]+|-O\d|-D|-f|--", texts[at])):
+        if texts[at] == "-f" and at + 1 < len(texts):
+            roots.append(texts[at + 1])
+        at += 2 if texts[at] in ("-D", "-f") else 1
+    while at < len(texts) and not texts[at].startswith(("-", "(", "!")):
+        roots.append(texts[at])
+        at += 1
+    rest = texts[at:]
+    if "-files0-from" in rest:
+        return ()
+    suffix, narrowed = _names_found(rest)
+    piece = (TAME if narrowed and not suffix else "") + UNKNOWN + suffix
+    below = [(root.rstrip("/"), (root.rstrip("/") or "") + "/" + piece) for root in roots or ["."]]
+    if "-printf" not in rest:
+        return tuple(path for _, path in below)
+    form = _ONE_NAME.fullmatch(rest[rest.index("-printf") + 1]) if rest[-1] != "-printf" else None
+    if form is None or rest.count("-printf") > 1 or "-print" in rest or "-print0" in rest:
+        return ()  # a format can print anything in front of a name
+    what = form[2]
+    names = [path if what == "p" else piece if what == "P" else root + "/" + UNKNOWN for root, path in below]
+    return tuple(form[1] + name + form[3] for name in names)
+
+
+_ONE_NAME = re.compile(r"([^\s%\\'\"]*)%([pPh])([\w./-]*)(?:\\[n0])?")
+_ALTERNATIVE = frozenset(("-o", "-or", ","))
+_NARROWING = frozenset(
+    "-name -iname -path -regex -iregex -wholename -ipath -newer -mtime -mmin -size -empty -atime -ctime".split()
+)
+_ALL_NAMES = frozenset(("*", "**", "./*", "?*", ".*", "*/*"))
+
+
+def _names_found(tests: list[str]) -> tuple[str, bool]:
+    """How every name that find prints ends, if that is known, and whether only a part of all files is printed."""
+    narrowed, whole = False, True
+    for at, text in enumerate(tests):
+        if text in _ALTERNATIVE:
+            whole, narrowed = whole and narrowed, False
+        elif text in _NARROWING and (not at or tests[at - 1] not in ("!", "-not")):
+            narrowed = (
+                narrowed or text == "-empty" or tests[at + 1 : at + 2] not in ([name] for name in _ALL_NAMES)
+            )
+    patterns = [at for at, text in enumerate(tests[:-1]) if text in ("-name", "-iname")]
+    if not (narrowed and whole) or len(patterns) != 1 or not _ALTERNATIVE.isdisjoint(tests):
+        return "", narrowed and whole
+    pattern = tests[patterns[0] + 1]
+    if tests[patterns[0] - 1 : patterns[0]] in (["!"], ["-not"]) or re.search(r"[\[\]?]", pattern):
+        return "", True
+    return pattern.rsplit("*", 1)[-1] if "*" in pattern else "/" + pattern, True
 
 
 def _echo(words: list[Word], stdin: Stdin | None, scope: Scope, context: Context) -> str | None:

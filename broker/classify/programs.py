@@ -90,7 +90,7 @@ def _judge_into(
                 f"{text} is defined elsewhere in this text; its body is judged there.",
                 span,
             )
-        elif Risk.CODE_EXECUTION not in finding.effects:
+        else:
             finding.add(
                 Risk.UNKNOWN, "program.unrecognised", f"{shown(name)} is not a program that we know.", span
             )

@@ -109,7 +109,7 @@ def subscript(call: Call, text: str) -> None:
     if "$(" not in text and "`" not in text:
         return
     call.add(Risk.CODE_EXECUTION, "shell.subscript", "A subscript runs the command inside it.")
-    for inner in re.findall(r"\$\(([^()]*)\)|`([^`]*)`", text)[:8]:
+    for inner in re.findall(r"\$\(([^()]*)\)|`([^`]*)`", text):
         call.shell_text(inner[0] or inner[1])
 
 

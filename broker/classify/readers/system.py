@@ -168,5 +168,5 @@ def _tmux(call: Call) -> None:
         Risk.CODE_EXECUTION, f"program.{call.name}", f"{call.name} types into, or starts, shells of its own."
     )
     from_command = [word for word in call.words[1:] if " " in word.text and word.known]
-    for word in from_command[:4]:
+    for word in from_command:
         call.shell(word)
