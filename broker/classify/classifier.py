@@ -182,7 +182,7 @@ def _file_change(inquiry: Inquiry, operation: FileChange) -> None:
         case FileAction.DELETE:
             paths.judge_delete(finding, path, context.cwd, context, None, whole=operation.whole)
         case FileAction.MKDIR:
-            paths.judge_write(finding, path, context.cwd, context, None, folder=True)
+            paths.judge_write(finding, path, context.cwd, context, None, folder=True, alone=operation.landing)
         case FileAction.MKNOD:
             paths.judge_write(finding, path, context.cwd, context, None)
             if Risk.LOCAL_WRITE not in finding.effects:

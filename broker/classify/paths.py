@@ -467,8 +467,12 @@ def judge_write(
     *,
     whole: bool = False,
     folder: bool = False,
+    alone: bool = False,
 ) -> None:
-    """Add what creating or changing this path does. `whole`: with what is in it; `folder`: it is an empty folder."""
+    """Add what creating or changing this path does. `whole`: with what is in it; `folder`: it is an empty folder.
+
+    `alone`: whatever comes into that folder is judged by itself, before anybody can see it there.
+    """
     if _too_long(finding, text, span):
         return
     path = resolve(text, cwd, context)
@@ -485,7 +489,7 @@ def judge_write(
         finding.add(Risk.NETWORK_EGRESS, "shell.dev_tcp", f"bash opens a connection for {shown_path}.", span)
         return
     entry = find_entry("persistence", path, text, context, inside=whole)
-    if entry is not None and folder and not entry.folder:
+    if entry is not None and folder and (alone or not entry.folder):
         entry = None  # an empty folder of that name is not the file that matters
     if entry is not None:
         finding.add(Risk.PERSISTENCE, entry.rule, f"It changes {shown_path}: {entry.why}.", span)
