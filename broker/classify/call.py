@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from broker.classify import environment, paths
 from broker.classify.entries import Entry
 from broker.classify.risk import Risk
-from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope
+from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope, shown
 from broker.classify.word import Word
 
 Span = tuple[int, int] | None
+
+
+_MAY_BE_READ_OTHERWISE = re.compile(r"\[\[|\(\(|\{|\$['\"]|~")
 
 
 @dataclass(slots=True)
@@ -58,8 +61,20 @@ class Call:
         """The command starts this one."""
         if words:
             self.inquiry.judge(
-                self.inquiry, words, self.scope, span=self.span, within=self.index, depth=self.depth + 1
+                self.inquiry,
+                words,
+                self.scope,
+                span=self.place_of(words[0], words[-1]),
+                within=self.index,
+                depth=self.depth + 1,
             )
+
+    def place_of(self, first: Word, last: Word) -> Span:
+        """Where these words stand in the text; the whole command, if they are made up or come from elsewhere."""
+        if self.span is None or last.end <= first.start:
+            return self.span
+        span = self.inquiry.span(first.start, last.end)
+        return span if span is not None and self.span[0] <= span[0] and span[1] <= self.span[1] else self.span
 
     def shell(self, word: Word, dialect: str = "sh") -> None:
         """The command has a shell read this text."""
@@ -68,11 +83,11 @@ class Call:
                 Risk.CODE_EXECUTION, "shell.dynamic_text", "A shell runs a text that cannot be known before."
             )
             return
-        self.shell_text(word.text, dialect)
+        self.shell_text(word.text, dialect, at=self.place_of(word, word))
 
-    def shell_text(self, text: str, dialect: str = "sh") -> None:
-        """The command has a shell read this text (a new shell: it inherits no plain variable)."""
-        if dialect != "bash" and (dialect != "sh" or "[[" in text or "((" in text):
+    def shell_text(self, text: str, dialect: str = "sh", at: Span = None) -> None:
+        """The command has a shell read this text (a new shell: it inherits no plain variable). `at`: where it stands."""
+        if dialect != "bash" and (dialect != "sh" or _MAY_BE_READ_OTHERWISE.search(text) is not None):
             from broker.classify.dialects import unlike_bash
 
             reason = unlike_bash(dialect, text)
@@ -83,7 +98,7 @@ class Call:
             if name in self.scope.variables:
                 scope.variables[name] = self.scope.variables[name]
         scope.stdin = self.scope.stdin
-        self.inquiry.read_text(self.inquiry, text, scope, self.index, self.span)
+        self.inquiry.read_text(self.inquiry, text, scope, self.index, at or self.span)
 
 
 Reader = Callable[[Call], None]
@@ -111,6 +126,13 @@ def set_variable(call: Call, name: str, value: str) -> None:
 
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
+
+
+def code_in(word: Word) -> str:
+    """The code that an interpreter finds at this path, in words."""
+    if shown(word.text) == "/dev/fd/…":
+        return "what a substitution prints"
+    return f"the code in {shown(word.text)}"
 
 
 def like(word: Word, text: str) -> Word:

@@ -10,8 +10,23 @@ from broker.classify.tables import load, program_table
 
 # Texts, compiled by `re` when they are first needed: most names are in the tables as they are.
 _VERSIONED = r"(.+?)[-.]?\d+(?:\.\d+)*(?:-(?:config|dbg))?"
-_TRIPLET = r"(?:x86_64|i[3-6]86|aarch64|arm|armv7l|riscv64|powerpc64le|s390x)(?:-[a-z0-9_]+)*-(?:linux|elf|eabi)(?:-[a-z0-9]+)?-"
+# What a program is made for stands in front of its name: a processor, then a maker, a system, a C library.
+_PROCESSORS = (
+    r"(?:x86_64|amd64|i[3-7]86|ia64|aarch64(?:_be)?|arm(?:v\d\w*|eb)?|riscv(?:32|64)|powerpc(?:64)?(?:le|spe)?|ppc(?:64)?(?:le)?"
+    r"|s390x?|mips(?:isa)?(?:32|64)?(?:r\d)?(?:el)?|sparc(?:64)?|alpha(?:ev\d+)?|hppa(?:64)?|m68k|sh[1-4](?:el|eb)?|avr|bpf"
+    r"|loongarch(?:32|64)|xtensa|msp430|nios2|or1k|microblaze(?:el)?|arc(?:eb)?|wasm(?:32|64))"
+)
+_MADE_FOR = (
+    r"(?:pc|w64|w32|none|unknown|alpine|redhat|suse|oe|poky|buildroot|apple|linux|gnu\w*|musl\w*|uclibc\w*|android\w*|elf|eabi\w*"
+    r"|mingw\w*|cygwin|msys|darwin[\d.]*|freebsd[\d.]*|kfreebsd|netbsd\w*|openbsd[\d.]*|aout|coff|rtems\d*|esp\w*|uefi|wasi\w*)"
+)
+_TRIPLET = rf"(?:{_PROCESSORS}(?:-{_MADE_FOR})+|avr|bpf|msp430)-"
+_SUFFIXES = (".real", ".distrib", ".opt", ".byte", "-posix", "-win32")
+_OF_WINDOWS = r"\.(?:exe|com|cmd|bat)"
+_VERB_NOUN = r"[A-Za-z]+-[A-Za-z]+\d*"
 
+
+_VERSIONED_READERS = frozenset(("interpreter", "python", "shell", "compiler", "toolchain"))
 
 # No file has a longer name; a longer word would be taken apart in time that grows with its square.
 NAME_MAX = 255
@@ -25,12 +40,18 @@ def known_name(name: str) -> str:
     programs = load()["programs"]
     if name in programs:
         return name
-    short = re.sub(_TRIPLET, "", name, count=1)
+    if re.fullmatch(_VERB_NOUN, name):
+        entry = program_table(name.lower()) or {}
+        if "effects" in entry or entry.get("reader") == "windows":
+            return name.lower()  # PowerShell takes its commands in any case
+    made_for = re.match(_TRIPLET, name)
+    short = name[made_for.end() :] if made_for else name
     if short in programs:
         return short
-    for suffix in (".exe", ".real", ".distrib"):
-        if short.endswith(suffix):
-            short = short.removesuffix(suffix)
+    if re.search(rf"{_OF_WINDOWS}$", short, re.IGNORECASE):
+        short = short[:-4] if short[:-4] in programs else short[:-4].lower()
+    for suffix in _SUFFIXES:
+        short = short.removesuffix(suffix)
     while short not in programs:
         match = re.fullmatch(_VERSIONED, short)
         if match is None or not match.group(1):
@@ -47,7 +68,7 @@ def _comes_in_versions(name: str) -> bool:
     Nobody has an `ls2`, so whoever starts one starts something else. `llvm-objdump-15` says with its dash what it is.
     """
     entry = program_table(name) or {}
-    return "effects" in entry or entry.get("reader") in ("interpreter", "python", "shell", "compiler", "toolchain")
+    return "effects" in entry or entry.get("reader") in _VERSIONED_READERS
 
 
 @lru_cache(maxsize=4096)

@@ -507,7 +507,9 @@ def judge_write(
         finding.add(Risk.SYSTEM_WRITE, secret.rule, f"It changes {shown_path}: {secret.why}.", span)
     if place is Place.OUTSIDE:
         if entry is None and secret is None:
-            finding.add(Risk.SYSTEM_WRITE, "path.outside", f"{shown_path} lies {place.value}.", span)
+            finding.add(
+                Risk.SYSTEM_WRITE, "path.outside", f"It changes {shown_path}, which lies {place.value}.", span
+            )
     elif entry is None:
         finding.add(Risk.LOCAL_WRITE, "path.write", f"It changes {shown_path}, in {place.value}.", span)
 
@@ -587,21 +589,29 @@ def judge_delete(
     # A pattern leaves dotfiles alone; names that something found (UNKNOWN) come from all levels.
     if holds_more_than_its_own(target, context, is_contents=all_of is not None and everything != UNKNOWN):
         finding.add(
-            Risk.DESTRUCTIVE, "path.delete_root", f"{shown_path} holds more than the task's own files.", span
+            Risk.DESTRUCTIVE,
+            "path.delete_root",
+            f"It deletes {shown_path}, which holds more than the task's own files.",
+            span,
         )
         return
     lower = target.lower()
-    holds_history = lower.endswith("/.git") or (everything[:1] == "." and _is_pattern(everything) and _could_be(everything, ".git"))
+    holds_history = lower.endswith("/.git") or (
+        everything[:1] == "." and _is_pattern(everything) and _could_be(everything, ".git")
+    )
     if holds_history and whole and place_of(target, context) is not Place.SCRATCH:
         finding.add(
-            Risk.DESTRUCTIVE, "path.delete_history", f"{shown_path} holds the project's history.", span
+            Risk.DESTRUCTIVE,
+            "path.delete_history",
+            f"It deletes {shown_path}, which holds the project's history.",
+            span,
         )
         return
     if whole and all_of is None and _disguised(everything) and _folder_of(path) == context.workspace:
         finding.add(
             Risk.DESTRUCTIVE,
             "path.delete_disguised",
-            f"{shown(everything)} stands for nearly everything in the workspace, written so that it does not look like it.",
+            f"It deletes {shown(everything)}: nearly everything in the workspace, written so that it does not look like it.",
             span,
         )
         return
@@ -618,7 +628,9 @@ def judge_delete(
                 span,
             )
         elif entry is None:
-            finding.add(Risk.SYSTEM_WRITE, "path.outside", f"{shown_path} lies {place.value}.", span)
+            finding.add(
+                Risk.SYSTEM_WRITE, "path.outside", f"It deletes {shown_path}, which lies {place.value}.", span
+            )
     elif place is Place.HOME and (whole or is_secret_path(target, context)):
         parts = _home_parts(target.lower().strip("/").split("/"), context)
         if parts and _lookup(catalogue("cache", "home"), parts, 0, inside=False):
@@ -689,7 +701,7 @@ def judge_read(
             finding.add(
                 Risk.SYSTEM_WRITE,
                 "path.read_home",
-                f"Reading all of {shown(path)} reads the secrets in it.",
+                f"It reads all of {shown(path)}, with the secrets in it.",
                 span,
             )
             return

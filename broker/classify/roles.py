@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.classify import paths
-from broker.classify.call import Call, set_variable
+from broker.classify.call import Call, code_in, set_variable
 from broker.classify.entries import Entry, operand_roles
 from broker.classify.grammar import Parsed
 from broker.classify.risk import Risk
@@ -191,9 +191,7 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
                 call.shell_text(word.text)
         case "script":
             call.read(word)
-            call.add(
-                Risk.CODE_EXECUTION, "interpreter.script", f"{what} runs the code in {shown(word.text)}."
-            )
+            call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{what} runs {code_in(word)}.")
         case "code":
             call.add(Risk.CODE_EXECUTION, "interpreter.code", f"{what} runs code given as text.")
             from broker.classify.code import secrets_in_code
@@ -307,7 +305,15 @@ def _linked(call: Call, word: Word) -> None:
     context = call.inquiry.context
     call.read(word, whole=True)
     path = paths.resolve(word.text, call.scope.cwd, context)
-    if path is None or not word.text.startswith(("/", "..")):
+    if path is None:
+        return
+    inside = paths.place_of(path, context) is not paths.Place.WORKSPACE
+    entry = paths.find_entry("persistence", path, word.text, context, inside=inside)
+    if entry is not None:
+        call.add(
+            Risk.PERSISTENCE, entry.rule, f"A link makes {shown(path)} writable by another name: {entry.why}."
+        )
+    if not word.text.startswith(("/", "..")):
         return
     if paths.place_of(path, context) is paths.Place.OUTSIDE and not path.startswith(
         ("/usr/", "/opt/", "/bin/", "/lib", "/nix/", "/dev/null")

@@ -46,7 +46,7 @@ def judge_sed(call: Call, program: Word, *, sandboxed: bool) -> None:
             command = text[at + 1 : end].strip()
             call.add(Risk.CODE_EXECUTION, "sed.e", "sed's e command runs a command.")
             if command and UNKNOWN not in command:
-                call.shell_text(command)
+                call.shell_text(command, at=call.place_of(program, program))
             at = end
         elif char in "aic":
             at = _text_end(text, at)
@@ -178,7 +178,7 @@ def judge_awk(call: Call, program: Word) -> None:
     if _AWK_SYSTEM.search(bare):
         call.add(Risk.CODE_EXECUTION, "awk.system", "awk's system() runs a command.")
         for match in re.finditer(r'\bsystem\s*\(\s*"(\d+)"\s*\)', bare):
-            call.shell_text(strings[int(match.group(1))])
+            call.shell_text(strings[int(match.group(1))], at=call.place_of(program, program))
     if _AWK_LOAD.search(bare):
         call.add(Risk.CODE_EXECUTION, "awk.load", "awk loads other code.")
     if _AWK_INDIRECT.search(bare):
@@ -210,7 +210,7 @@ def _awk_pipes(call: Call, program: Word, bare: str, strings: list[str]) -> None
         return
     call.add(Risk.CODE_EXECUTION, "awk.pipe", "awk's | runs a command.")
     for match in re.finditer(r'"(\d+)"\s*\|\s*getline|\|&?\s*"(\d+)"', without_or):
-        call.shell_text(strings[int(match.group(1) or match.group(2))])
+        call.shell_text(strings[int(match.group(1) or match.group(2))], at=call.place_of(program, program))
 
 
 def _awk_files(call: Call, program: Word, bare: str, strings: list[str]) -> None:

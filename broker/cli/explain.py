@@ -7,9 +7,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from broker.classify.risk import Risk
 from broker.cli.classify import _clean, _printable, add_context_arguments, answer_of, context_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.classify.risk import Assessment, Part
 
 SUMMARY = "show how a command was understood, and which rules spoke"
@@ -21,7 +24,9 @@ broker explain --json "env -S 'rm -rf build'"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare this verb's options."""
-    parser.add_argument("text", nargs="*", help="a shell text, quoted as one word; `-` reads it from standard input")
+    parser.add_argument(
+        "text", nargs="*", help="a shell text, quoted as one word; `-` reads it from standard input"
+    )
     parser.usage = "broker explain [OPTION ...] TEXT"
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_context_arguments(parser)
@@ -76,10 +81,9 @@ def explained(text: str, answer: Assessment) -> dict[str, Any]:
 
 def drawn(text: str, answer: Assessment) -> list[str]:
     """The tree as lines for people."""
-    effects = ", ".join(risk.label for risk in sorted(answer.effects, reverse=True))
     lines = [
         _printable(text) if "\n" not in text else _printable(text.split("\n", 1)[0]) + " …",
-        f"= {effects}",
+        f"= {_labels(answer.effects)}",
     ]
     children: dict[int | None, list[int]] = {}
     for index, part in enumerate(answer.parts):
@@ -90,14 +94,12 @@ def drawn(text: str, answer: Assessment) -> list[str]:
         for position, index in enumerate(below):
             last = position == len(below) - 1
             part = answer.parts[index]
-            lines.append(f"{indent}{'└─' if last else '├─'} {_headline(text, part)}")
+            passes_on = bool(children.get(index)) and part.risk is Risk.SAFE and not part.reasons
+            said = "nothing of its own" if passes_on else _labels(part.effects)
+            lines.append(f"{indent}{'└─' if last else '├─'} {_headline(text, part)}: {said}")
             inner = indent + ("   " if last else "│  ")
             bar = "│ " if children.get(index) else "  "
-            for reason in part.reasons:
-                if reason.risk > 0 or not part.effects - {reason.risk}:
-                    lines.append(
-                        f"{inner}{bar}{reason.risk.label}: {_printable(reason.text)} [{_printable(reason.rule)}]"
-                    )
+            lines.extend(f"{inner}{bar}{line}" for line in _reasons(part))
             draw(index, inner)
 
     draw(None, "")
@@ -112,13 +114,30 @@ def _quoted(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
+def _labels(effects: Iterable[Risk]) -> str:
+    """The classes, worst first. That something is also safe is worth a word only where nothing else is."""
+    return ", ".join(risk.label for risk in sorted(effects, reverse=True) if risk) or Risk.SAFE.label
+
+
+def _reasons(part: Part) -> list[str]:
+    """A part's reasons, worst first; those that say the same of several classes are one."""
+    said: dict[tuple[str, str], list[Risk]] = {}
+    for reason in sorted(part.reasons, key=lambda reason: -reason.risk):
+        if reason.risk or part.risk is Risk.SAFE:
+            said.setdefault((reason.text, reason.rule), []).append(reason.risk)
+    return [
+        f"{_labels(risks)}: {_printable(text)} [{_printable(rule)}]" for (text, rule), risks in said.items()
+    ]
+
+
 def _headline(text: str, part: Part) -> str:
-    effects = ", ".join(risk.label for risk in sorted(part.effects, reverse=True))
-    words = " ".join(_printable(_quoted(word)) for word in part.argv)
+    # The operator of a redirection is not a word of its own.
+    operator, operands = ("", part.argv) if part.kind != "redirect" else (part.argv[0] + " ", part.argv[1:])
+    words = operator + " ".join(_printable(_quoted(word)) for word in operands)
     if not words and part.span is not None:
         words = _printable(text[part.span[0] : part.span[1]].split("\n", 1)[0])
     if len(words) > 90:
         words = words[:89] + "…"
     place = f" @{part.span[0]}-{part.span[1]}" if part.span is not None else ""
-    kind = "" if part.kind.value == "command" else f"{part.kind.value} "
-    return f"{kind}{words}{place}: {effects}"
+    kind = f"{part.kind.value} " if part.kind.value in ("redirect", "assignment") else ""
+    return f"{kind}{words}{place}"

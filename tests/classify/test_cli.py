@@ -141,8 +141,8 @@ def test_the_tree_shows_what_lies_within_what_and_which_rule_spoke() -> None:
     done = broker("explain", *WHERE, "timeout 5 env 'rm' -rf / > ~/.profile")
     text = done.stdout.decode()
     assert done.returncode == 0
-    assert "= destructive, persistence, safe" in text
-    assert "└─ rm -rf / @0-" in text
+    assert "= destructive, persistence\n" in text
+    assert "└─ rm -rf / @14-24: destructive" in text
     assert "[path.delete_root]" in text
     assert "redirect" in text and "[path.persistence:~/.profile]" in text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from broker.classify import paths
-from broker.classify.call import ASSIGNMENT, Call, reader, set_variable
+from broker.classify.call import ASSIGNMENT, Call, code_in, reader, set_variable
 from broker.classify.risk import Risk
-from broker.classify.scope import TAME, UNKNOWN, shown
+from broker.classify.scope import TAME, UNKNOWN
 from broker.classify.secret_names import is_secret_name
 from broker.classify.subscripts import hides_a_command
 from broker.classify.word import Word
@@ -123,7 +123,8 @@ def _eval(call: Call) -> None:
         call.add(Risk.CODE_EXECUTION, "shell.dynamic_text", "eval runs a text that cannot be known before.")
         return
 
-    call.inquiry.read_text(call.inquiry, text, call.scope, call.index, call.span)
+    place = call.place_of(words[0], words[-1])
+    call.inquiry.read_text(call.inquiry, text, call.scope, call.index, place)
 
 
 @reader("source")
@@ -133,7 +134,7 @@ def _source(call: Call) -> None:
         call.add(
             Risk.CODE_EXECUTION,
             "interpreter.script",
-            f"The shell runs the code in {shown(call.words[1].text)}.",
+            f"The shell runs {code_in(call.words[1])}.",
         )
 
 
@@ -147,7 +148,8 @@ def _trap(call: Call) -> None:
         call.add(Risk.CODE_EXECUTION, "shell.dynamic_text", "trap runs a text that cannot be known before.")
         return
 
-    call.inquiry.read_text(call.inquiry, text.text, call.scope.copy().guess_all(), call.index, call.span)
+    place = call.place_of(text, text)
+    call.inquiry.read_text(call.inquiry, text.text, call.scope.copy().guess_all(), call.index, place)
 
 
 @reader("exec")
@@ -187,7 +189,7 @@ def _alias(call: Call) -> None:
             )
             continue
 
-        call.inquiry.read_text(call.inquiry, text, call.scope.copy(), call.index, call.span)
+        call.inquiry.read_text(call.inquiry, text, call.scope.copy(), call.index, call.place_of(word, word))
 
 
 _ALIAS = re.compile(r"[A-Za-z0-9_.+-]+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from broker.classify import paths
@@ -79,6 +80,13 @@ def _git(call: Call) -> None:
     _git_elsewhere(call, repository)
 
 
+# Settings that git hands to a shell, by how their keys end.
+_NAMES_A_COMMAND = re.compile(
+    r"^pager\.|(?:pager|editor|sshcommand|fsmonitor|askpass|external|command|cmd|textconv|driver|clean|smudge|process"
+    r"|helper|program|filter|uploadpack|receivepack|hook)$"
+)
+
+
 def _git_setting(call: Call, value: Word, aliases: dict[str, str]) -> None:
     """`-c KEY=VALUE`: what a key may make git run. Aliases given here are noted for the command behind."""
     key, _, setting = value.text.partition("=")
@@ -88,9 +96,11 @@ def _git_setting(call: Call, value: Word, aliases: dict[str, str]) -> None:
         call.add(Risk.CODE_EXECUTION, "git.alias", f"The alias {key} makes a name mean another command.")
         aliases[key[6:]] = setting
         if setting.startswith("!"):
-            call.shell_text(setting[1:])
+            call.shell_text(setting[1:], at=call.place_of(value, value))
     elif _git_setting_runs(key, setting):
         call.add(Risk.CODE_EXECUTION, "git.setting", f"git -c {key} can make git run a program.")
+        if _NAMES_A_COMMAND.search(key.lower()) and (setting.startswith("!") or " " in setting):
+            call.shell_text(setting.removeprefix("!"), at=call.place_of(value, value))
 
 
 def _git_elsewhere(call: Call, repository: str) -> None:

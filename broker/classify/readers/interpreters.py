@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.classify.call import Call, like, reader
+from broker.classify.call import Call, code_in, like, reader
 from broker.classify.code import secrets_in_code
 from broker.classify.commands import judge_sub
 from broker.classify.entries import entry_of, sub_entry
@@ -38,7 +38,7 @@ def _shell(call: Call) -> None:
                 call.add(
                     Risk.CODE_EXECUTION,
                     "interpreter.script",
-                    f"The shell runs the code in {shown(value.text)}.",
+                    f"The shell runs {code_in(value)}.",
                 )
             if flag in ("-C", "--init-command") and call.name == "fish" and value is not None:
                 call.shell(value, call.name)
@@ -66,9 +66,7 @@ def _shell(call: Call) -> None:
             call.read(script)
             return
         call.read(script)
-        call.add(
-            Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs the code in {shown(script.text)}."
-        )
+        call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs {code_in(script)}.")
         return
     _shell_stdin(call)
 
@@ -128,7 +126,7 @@ def _interpreter_script(call: Call, rest: list[Word]) -> None:
     """A script and its arguments. Some are programs that we know: `php artisan …`, `python manage.py …`."""
     script = rest[0]
     call.read(script)
-    call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs the code in {shown(script.text)}.")
+    call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs {code_in(script)}.")
     name = script.text.rpartition("/")[2]
     if name in call.entry.raw.get("scripts", "").split() and entry_of(name) is not None:
         call.command([like(script, name), *rest[1:]])

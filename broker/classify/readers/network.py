@@ -157,7 +157,9 @@ def ssh_settings(call: Call, parsed: Parsed) -> None:
         name, text = (match[1].lower(), match[2]) if match else (value.text.strip().lower(), "")
         if name in _RUNS_HERE and text.lower() not in ("none", "no"):
             call.add(
-                Risk.CODE_EXECUTION, "option.ssh-o", f"ssh -o {shown(value.text)} can run a program here."
+                Risk.CODE_EXECUTION,
+                "option.ssh-o",
+                f"ssh -o {match[1] if match else name} names a program to run.",
             )
             if name in _ON_THIS_MACHINE:
                 _judge_apart(call, text.strip("\"'"), keep=True)
