@@ -64,6 +64,7 @@ class ChangeJudge:
         self._keep = tuple(keep)
         # (part, folder, kind) of plain files that may land: what is true of one is true of its neighbours.
         self._permitted: set[tuple[int, str, Kind]] = set()
+        self._repositories: dict[tuple[int, str], bool] = {}
         self._roots = tuple(path for path, _, _ in layer.manifest.parts)
 
     def judge(self, changes: Iterable[Change]) -> Judged:
@@ -114,7 +115,7 @@ class ChangeJudge:
 
     def operation(self, change: Change) -> FileChange:
         """Return what a change is to the classifier."""
-        path = self.path(change)
+        path = self._as_git_reads_it(change)
         mode = change.new.mode if change.new is not None else 0
         match change.kind, change.thing:
             case Kind.DELETED, _:
@@ -132,11 +133,38 @@ class ChangeJudge:
                 return FileChange(action=FileAction.WRITE, path=path, old=old, new=new, mode=mode, landing=True)
         return FileChange(action=action, path=path, mode=mode, landing=True)
 
+    def _as_git_reads_it(self, change: Change) -> str:
+        """Return the path of a change; in a repository that is not called `.git`, the path that it would have in one.
+
+        Git takes any folder with HEAD, objects and refs for a repository, and reads the configuration and the hooks of
+        the one that somebody works in (gitrepository-layout(5)). A new HEAD is what makes one of a folder, whatever is
+        in it already: it is judged as a new `.git`.
+        """
+        words = change.path.split("/")
+        if ".git" in words:
+            return self.path(change)
+        for depth in range(len(words) - 1, -1, -1):
+            folder = "/".join(words[:depth])
+            if self._is_repository(change.part, folder):
+                rest = "/".join(words[depth:])
+                place = f"{self._roots[change.part]}/{folder}".rstrip("/") + "/.git"
+                return place if rest == "HEAD" and change.kind is Kind.CREATED else f"{place}/{rest}"
+        return self.path(change)
+
+    def _is_repository(self, part: int, folder: str) -> bool:
+        known = self._repositories.get((part, folder))
+        if known is None:
+            places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._roots[part], folder))
+            known = self._repositories[part, folder] = all(
+                any(os.path.lexists(os.path.join(place, name)) for place in places) for name in ("HEAD", "objects", "refs")
+            )
+        return known
+
     def _contents(self, change: Change, path: str) -> tuple[bytes | None, bytes | None]:
         if not looks_into(path, self._context):
             return None, None
         new = _read(os.path.join(self._layer.upper(change.part), change.path))
-        return (None if change.old is None else _read(path)), new
+        return (None if change.old is None else _read(self.path(change))), new
 
     def _is_ours(self, change: Change) -> bool:
         path = self.path(change)
