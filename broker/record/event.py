@@ -57,10 +57,8 @@ SANDBOX_SWEPT = "sandbox.swept"
 LANDING_INTENDED = "landing.intended"
 LANDING_FINISHED = "landing.finished"
 LANDING_FAILED = "landing.failed"
-LANDING_RECOVERED = "landing.recovered"
 LAYER_KEPT = "layer.kept"
 LAYER_DISCARDED = "layer.discarded"
-SECRET_OPENED = "secret.opened"
 
 ROOT = "root"  # the task path of the operator's own task
 GENESIS = "0" * 64  # `prev` of a first line
