@@ -82,20 +82,6 @@ def _init(call: Call) -> None:
     call.add(Risk.DESTRUCTIVE, "program.init", "It changes the machine's run level.")
 
 
-@reader("looks_or_changes")
-def _looks_or_changes(call: Call) -> None:
-    """Tools that show something when asked to, and change it otherwise: the table lists how they are asked."""
-    looks = call.entry.raw["looks"].split()
-    texts = [word.text for word in call.words[1:]]
-    changing = call.entry.raw.get("changes", _CHANGING).split()
-    if not any(text in changing for text in texts) and (not texts or any(text in looks for text in texts)):
-        return
-    by_grammar(call)
-
-
-_CHANGING = "add del delete set change replace flush restart stop start enable disable -w --write down up append -D -A -I -F -j"
-
-
 @reader("look")
 def _look(call: Call) -> None:
     """Tools that show something when they are called in the ways that the table lists, and change it otherwise.
