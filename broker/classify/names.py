@@ -22,7 +22,7 @@ _MADE_FOR = (
 )
 _TRIPLET = rf"(?:{_PROCESSORS}(?:-{_MADE_FOR})+|avr|bpf|msp430)-"
 _SUFFIXES = (".real", ".distrib", ".opt", ".byte", "-posix", "-win32")
-_OF_WINDOWS = r"\.(?:exe|com|cmd|bat)"
+_OF_WINDOWS = frozenset((".exe", ".com", ".cmd", ".bat"))
 _VERB_NOUN = r"[A-Za-z]+-[A-Za-z]+\d*"
 
 
@@ -44,11 +44,11 @@ def known_name(name: str) -> str:
         entry = program_table(name.lower()) or {}
         if "effects" in entry or entry.get("reader") == "windows":
             return name.lower()  # PowerShell takes its commands in any case
-    made_for = re.match(_TRIPLET, name)
+    made_for = re.match(_TRIPLET, name) if dashed else None
     short = name[made_for.end() :] if made_for else name
     if short in programs:
         return short
-    if re.search(rf"{_OF_WINDOWS}$", short, re.IGNORECASE):
+    if short[-4:].lower() in _OF_WINDOWS:
         short = short[:-4] if short[:-4] in programs else short[:-4].lower()
     for suffix in _SUFFIXES:
         short = short.removesuffix(suffix)

@@ -21,6 +21,8 @@ from broker.classify.scope import Finding, Inquiry, Scope, TooMuch, shown
 from broker.classify.word import Word
 
 MAX_COMMAND_DEPTH = 24
+SCRIPTS = frozenset("sh bash zsh ksh fish py pl rb js mjs cjs ts php lua tcl ps1 cmd bat".split())
+"""How the names of scripts end: starting one is what `sh FILE` or `python3 FILE` is, code and no more."""
 
 
 def judge(
@@ -88,6 +90,13 @@ def _judge_into(
                 Risk.SAFE,
                 "shell.function",
                 f"{text} is defined elsewhere in this text; its body is judged there.",
+                span,
+            )
+        elif name.rpartition(".")[2].lower() in SCRIPTS:
+            finding.add(
+                Risk.CODE_EXECUTION,
+                "program.script",
+                f"{shown(name)} is a script, by its name: it runs code that this text does not show.",
                 span,
             )
         else:

@@ -30,6 +30,7 @@ _RULES = {
     "program.NAME": "what a program does however it is called, or one of its sub-commands (`program.git.push`)",
     "program.help": "it only prints its help or version",
     "program.unrecognised": "no table has this program",
+    "program.script": "no table has this program, and its name is a script's",
     "program.dynamic": "which program runs is only known when it runs",
     "program.task_made": "the program lies where the task can write",
     "option.NAME-OPTION": "what an option adds",
