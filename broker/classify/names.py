@@ -40,7 +40,8 @@ def known_name(name: str) -> str:
     programs = load()["programs"]
     if name in programs:
         return name
-    if re.fullmatch(_VERB_NOUN, name):
+    dashed = "-" in name
+    if dashed and re.fullmatch(_VERB_NOUN, name):
         entry = program_table(name.lower()) or {}
         if "effects" in entry or entry.get("reader") == "windows":
             return name.lower()  # PowerShell takes its commands in any case
