@@ -47,7 +47,7 @@ PATIENCE = 5.0
 
 SAYS_SO = frozenset(
     "program.dynamic shell.dynamic_text shell.arithmetic_value shell.subscript shell.prompt_expansion shell.alias "
-    "interpreter.script interpreter.stdin wrapper.input_decides".split()
+    "shell.dialect shell.glob_qualifier shell.zsh_evaluates interpreter.script interpreter.stdin wrapper.input_decides".split()
 )
 """Rules that say: here runs something that this text does not show. Then no list of commands is claimed complete."""
 
@@ -314,6 +314,7 @@ class Recorder:
             # `exec -a NAME` gives a program another name for itself; what counts is the program.
             program = os.path.basename(asked.path)
             argv = asked.argv if os.path.basename(asked.argv[0]) == program else (program, *asked.argv[1:])
+            argv = tuple(word.replace("/proc/self/fd/", "/dev/fd/") for word in argv)  # as zsh calls them
             self.starts.setdefault(asked.spawn, []).append(argv)
         return wire.Answer(request=asked.request, allow=True)
 
@@ -324,8 +325,11 @@ class Recorder:
         """Nothing to keep."""
 
 
+_NO_STARTUP_FILES = {"zsh": ("-f",)}
+
+
 class Bash:
-    """bash in a sandbox, with the shims in its PATH."""
+    """bash (or another shell) in a sandbox, with the shims in its PATH."""
 
     def __init__(self, running: Sandbox, recorder: Recorder, context: Context, shims: str) -> None:
         self.running, self.recorder, self.context = running, recorder, context
@@ -337,9 +341,13 @@ class Bash:
         )
         self.null = os.open("/dev/null", os.O_RDWR)
 
-    def run(self, text: str) -> list[tuple[str, ...]]:
+    def run(self, text: str, shell: str = "bash") -> list[tuple[str, ...]]:
         """Run a text, and return what it started."""
-        command = Command(argv=("/bin/bash", "-c", text), cwd=self.context.cwd, env=self.environment)
+        command = Command(
+            argv=(f"/bin/{shell}", *_NO_STARTUP_FILES.get(shell, ()), "-c", text),
+            cwd=self.context.cwd,
+            env=self.environment,
+        )
         process = self.running.spawn(ALLOWED, command, (self.null, self.null, self.null))
         if process.wait(PATIENCE) is None and self.running.failure is not None:
             raise self.running.failure
@@ -369,18 +377,21 @@ def bash_in_sandbox() -> Iterator[Bash]:
         chosen = profile()
         chosen = replace(chosen, sandbox=replace(chosen.sandbox, read_only=(shims,)))
         space = survey(workspace, mode="direct")
-        folder = make_task_folder(runtime_base(), "differential", space.uid, space.gid)
+        task = f"differential-{os.getpid()}"
+        folder = make_task_folder(runtime_base(), task, space.uid, space.gid)
         confined = confinement.confine(
-            Envelope(profile=chosen, trust=Trust.TRUSTED), space, task="differential", run_dir=str(folder),
+            Envelope(profile=chosen, trust=Trust.TRUSTED), space, task=task, run_dir=str(folder),
             engine="bubblewrap", command=(),
         )  # fmt: skip
         recorder = Recorder()
-        running = Sandbox.start(engine_named("bubblewrap"), confined.plan, confined.setup, recorder)
-        running.listen()
         try:
-            yield Bash(running, recorder, confined.context, shims)
+            running = Sandbox.start(engine_named("bubblewrap"), confined.plan, confined.setup, recorder)
+            running.listen()
+            try:
+                yield Bash(running, recorder, confined.context, shims)
+            finally:
+                running.close()
         finally:
-            running.close()
             remove_task_folder(folder)
 
 
@@ -440,13 +451,15 @@ def runs_shims(text: str) -> bool:
     return not is_open(answer) and names <= HARMLESS
 
 
-def against_bash(texts: Iterable[str], report: Callable[[str, str], None]) -> Counter[str]:
+def against_shell(
+    texts: Iterable[str], report: Callable[[str, str], None], shell: str = "bash"
+) -> Counter[str]:
     """Run each text in the sandbox, and report those that started what was not foreseen."""
     figures: Counter[str] = Counter()
     with bash_in_sandbox() as bash:
         for text in texts:
-            starts = bash.run(text)
-            answer = classify(ShellText(text=text), bash.context)
+            starts = bash.run(text, shell)
+            answer = classify(ShellText(text=text, dialect=shell), bash.context)
             figures["texts"] += 1
             figures["program starts"] += len(starts)
             figures["texts that say they run what they do not show"] += is_open(answer)
@@ -562,7 +575,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("against", choices=["bash", "shfmt"])
+    parser.add_argument("against", choices=["bash", "dash", "zsh", "shfmt"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument(
         "--count", type=int, help="how many texts of the grammar (default: 5000; with files: none)"
@@ -578,8 +591,9 @@ def main() -> int:
         differing.append(text)
         print(f"{text!r}\n    {how}", flush=True)
 
-    if args.against == "bash":
-        figures = against_bash(itertools.chain(made, filter(runs_shims, texts_of(args.files))), report)
+    if args.against != "shfmt":
+        texts = itertools.chain(made, filter(runs_shims, texts_of(args.files)))
+        figures = against_shell(texts, report, args.against)
     else:
         with bash_in_sandbox() as bash:
             figures = against_shfmt(made, report, bash.context, bash.agrees)

@@ -79,9 +79,8 @@ def one(data: bytes) -> None:
 def seed(corpus: Path) -> None:
     """Put every row of the tests' cases into the corpus."""
     for file in sorted((Path(__file__).parents[1] / "tests" / "cases").glob("*.toml")):
-        for row in tomllib.loads(file.read_text(encoding="utf-8"))["case"]:
-            name = f"{file.stem}-{row['id']}"
-            (corpus / name).write_bytes(b"\0" + row["command"].encode("utf-8", "surrogateescape"))
+        for number, row in enumerate(tomllib.loads(file.read_text(encoding="utf-8"))["case"]):
+            (corpus / f"{file.stem}-{number}").write_bytes(b"\0" + row["command"].encode("utf-8", "surrogateescape"))
 
 
 def main() -> None:

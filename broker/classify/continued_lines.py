@@ -6,6 +6,7 @@ In goes a text; out come the text without them, and where in it they were, so th
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 
 from broker.classify.tokens import Unreadable, here_document
 
@@ -30,6 +31,7 @@ class _Joiner:
         self.out: list[str] = []
         self.joins: list[int] = []
         self.size = 0
+        self.closing: dict[bool, dict[str, list[int]]] = {}
 
     def put(self, piece: str) -> None:
         self.out.append(piece)
@@ -83,7 +85,7 @@ class _Joiner:
     def copy_bodies(self, at: int, bodies: list[tuple[str, bool, bool]]) -> int:
         """Copy here-documents' bodies; in unquoted ones, lines are joined as bash joins them."""
         for delimiter, tabs, quoted in bodies:
-            end = _end_of_body(self.text, at, delimiter, tabs)
+            end = self.end_of_body(at, delimiter, tabs=tabs)
             if end is None:
                 continue  # no here-document after all (a shift, say), or one that is never closed
             body = self.text[at:end]
@@ -95,24 +97,35 @@ class _Joiner:
             at = end
         return at
 
+    def end_of_body(self, at: int, delimiter: str, *, tabs: bool) -> int | None:
+        """The index behind the closing line, or None if there is none.
+
+        The lines are indexed once: a text of nothing but here-documents that are never closed has as many as lines.
+        """
+        if tabs not in self.closing:
+            self.closing[tabs] = _closing_lines(self.text, tabs=tabs)
+        starts = self.closing[tabs].get(delimiter, [])
+        found = bisect_left(starts, at)
+        if found == len(starts):
+            return None
+        newline = self.text.find("\n", starts[found])
+        return len(self.text) if newline < 0 else newline + 1
+
+
+def _closing_lines(text: str, *, tabs: bool) -> dict[str, list[int]]:
+    """Where lines start, by the delimiter that they would be: the whole line, or what stands before a `)`."""
+    lines: dict[str, list[int]] = {}
+    at = 0
+    for line in text.split("\n"):
+        bare = line.lstrip("\t") if tabs else line
+        for key in {bare, bare.partition(")")[0].rstrip()} if ")" in bare else (bare,):
+            lines.setdefault(key, []).append(at)
+        at += len(line) + 1
+    return lines
+
 
 def _delimiter(text: str, at: int) -> tuple[int, tuple[str, bool, bool]] | None:
     try:
         return here_document(text, at)
     except Unreadable:
         return None
-
-
-def _end_of_body(text: str, at: int, delimiter: str, tabs: bool) -> int | None:
-    """The index behind the closing line, or None if there is none."""
-    length = len(text)
-    while at < length:
-        newline = text.find("\n", at)
-        end = length if newline < 0 else newline
-        line = text[at:end].lstrip("\t") if tabs else text[at:end]
-        at = min(end + 1, length)
-        if line == delimiter or (
-            line.startswith(delimiter) and line[len(delimiter) :].lstrip().startswith(")")
-        ):
-            return at
-    return None

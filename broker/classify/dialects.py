@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
+from broker.classify.braces import expand_braces
 from broker.classify.risk import Reason, Risk
+from broker.classify.tokens import Kind, Unreadable, cut
 
 SH = frozenset(["sh", "dash", "ash", "posh", "yash", "mksh", "lksh", "rsh"])
 OF_THEIR_OWN = frozenset(["fish", "csh", "tcsh"])
@@ -32,6 +34,8 @@ _ZSH = re.compile(
     r"|(?:^|[\s;&|({])(?:repeat|foreach|noglob|nocorrect|always|-)\s"
     r"|(?:^|[\s;&|({])=\w"  # =program
     r"|\bfunction\s+\w+\s+\w+"
+    r'|\$"|\{,|,,|,\}'  # no translation; an empty alternative is a word
+    r"|\b(?:export|typeset|declare|local|readonly)\s[^;\n]*=\{"
 )
 
 # Words, simple quotes, and what joins commands: these all shells read alike.
@@ -45,6 +49,8 @@ def unlike_bash(shell: str, text: str) -> Reason | None:
     if shell in SH:
         if ("((" in text or "[[" in text) and _BASH_TEST.search(text):
             return _unknown("sh has neither [[ nor ((: what stands in them may be commands and redirections.")
+        if ("{" in text or "$'" in text or '$"' in text or "~" in text) and _has_words_of_bash(text):
+            return _unknown("sh expands neither braces nor $'…' nor ~+: its words are others.")
     elif shell == "zsh" or shell == "rzsh":
         if _ZSH_CODE_IN_PATTERN.search(text):
             why = "A zsh glob qualifier runs code for each name."
@@ -62,6 +68,24 @@ def unlike_bash(shell: str, text: str) -> Reason | None:
     elif shell in NOT_ALIKE:
         return _unknown(f"{shell} has a language of its own.")
     return None
+
+
+def _has_words_of_bash(text: str) -> bool:
+    """Whether a word of the text expands in bash and not in sh."""
+    try:
+        tokens, _ = cut(text)
+        return any(
+            ("{" in token.raw and expand_braces(token.raw) != [token.raw])
+            or token.raw.startswith(("~+", "~-"))
+            or any(found.group(1) for found in _QUOTES.finditer(token.raw))
+            for token in tokens
+            if token.kind in (Kind.WORD, Kind.REDIRECT)
+        )
+    except Unreadable:
+        return False  # it is unknown anyway
+
+
+_QUOTES = re.compile(r"\\.|\$(['\"])|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 
 
 def _unknown(why: str) -> Reason:

@@ -132,7 +132,7 @@ class _Reader(CommandReader):
 
     def in_background(self, node: Node) -> bool:
         """Whether `&` follows: then a subshell runs it, and what it changes stays there."""
-        at = self.ends.get(node.end_byte)
+        at = self.ends.get(node.end_byte) if "&" in self.text else None
         if at is None:
             return False
         at += 1

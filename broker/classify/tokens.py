@@ -531,9 +531,13 @@ class _Cutter:
         """Raise if the text ends inside a compound command, or where a command must follow."""
         if len(self.waits_for) > 1:
             raise Unreadable(f"its {self.waits_for[-1]} is missing")
-        last = next((token for token in reversed(self.tokens) if token.raw != "\n"), None)
-        if last is not None and last.kind is Kind.OPERATOR and last.raw in _UNFINISHED:
-            raise Unreadable(f"nothing follows its {last.raw}")
+        for last in reversed(self.tokens):
+            if last.kind is not Kind.OPERATOR:
+                return
+            if last.raw in _UNFINISHED:
+                raise Unreadable(f"nothing follows its {last.raw}")
+            if last.raw != "\n":
+                return
 
     def nest(self, raw: str) -> None:
         """Follow an operator or reserved word into, through or out of a compound command.

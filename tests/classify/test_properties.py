@@ -386,6 +386,8 @@ def test_the_answer_is_the_same_in_another_process_with_another_environment(tmp_
         "cat <<X\n" + "$(a\n" * 12000,
         "case " * 10000,
         "f(){ " * 10000,
+        "a\\\n" + "<<E\n" * 16000,
+        "a\\\n" + "".join(f"<<E{number}\n" for number in range(8000)),
         "a|" * 4095,
         "(a)" * 2700,
         ")" * 8190,
