@@ -132,6 +132,8 @@ def code_in(word: Word) -> str:
     """The code that an interpreter finds at this path, in words."""
     if shown(word.text) == "/dev/fd/…":
         return "what a substitution prints"
+    if word.text in ("-", "/dev/stdin"):
+        return "what comes in on its input"
     return f"the code in {shown(word.text)}"
 
 

@@ -15,7 +15,7 @@ WHY = {
     Risk.CODE_EXECUTION: "{} runs code that this text does not show.",
     Risk.INSTALL: "{} brings in packages or tool chains.",
     Risk.NETWORK_EGRESS: "{} reaches out to the network.",
-    Risk.SYSTEM_WRITE: "{} changes, or reads secrets of, the system.",
+    Risk.SYSTEM_WRITE: "{} works on the system itself, or on what is not the task's own.",
     Risk.PERSISTENCE: "{} plants something that runs later.",
     Risk.DESTRUCTIVE: "{} can lose data for good.",
     Risk.UNKNOWN: "What {} does here cannot be known.",
@@ -190,6 +190,8 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
             if word.known:
                 call.shell_text(word.text)
         case "script":
+            if "://" in word.text:
+                call.add(Risk.NETWORK_EGRESS, "network.host", f"{what} fetches {shown(word.text)}.")
             call.read(word)
             call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{what} runs {code_in(word)}.")
         case "code":
@@ -303,8 +305,13 @@ def _shredded(call: Call, word: Word) -> None:
 def _linked(call: Call, word: Word) -> None:
     """What a new link points to."""
     context = call.inquiry.context
-    call.read(word, whole=True)
-    path = paths.resolve(word.text, call.scope.cwd, context)
+    start = call.scope.cwd
+    if word.text.startswith("..") and "symbolic" in call.marks and "relative" not in call.marks:
+        # The kernel follows it from the folder that the link is in.
+        folder, slash, _ = call.words[-1].text.rpartition("/")
+        start = paths.resolve(folder or slash, start, context) if folder or slash else start
+    path = paths.resolve(word.text, start, context)
+    call.read(Word(path, False, False, word.start, word.end) if path is not None else word, whole=True)
     if path is None:
         return
     inside = paths.place_of(path, context) is not paths.Place.WORKSPACE

@@ -129,13 +129,13 @@ def _eval(call: Call) -> None:
 
 @reader("source")
 def _source(call: Call) -> None:
-    if len(call.words) > 1:
-        call.read(call.words[1])
-        call.add(
-            Risk.CODE_EXECUTION,
-            "interpreter.script",
-            f"The shell runs {code_in(call.words[1])}.",
-        )
+    if len(call.words) < 2:
+        return
+    script, stdin = call.words[1], call.scope.stdin
+    call.read(script)
+    call.add(Risk.CODE_EXECUTION, "interpreter.script", f"The shell runs {code_in(script)}.")
+    if script.text in ("/dev/stdin", "/dev/fd/0") and stdin is not None and stdin.text is not None:
+        call.inquiry.read_text(call.inquiry, stdin.text, call.scope, call.index, call.span)
 
 
 @reader("trap")

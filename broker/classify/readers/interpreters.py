@@ -125,6 +125,8 @@ def _interpreter(call: Call) -> None:
 def _interpreter_script(call: Call, rest: list[Word]) -> None:
     """A script and its arguments. Some are programs that we know: `php artisan …`, `python manage.py …`."""
     script = rest[0]
+    if "://" in script.text:
+        call.add(Risk.NETWORK_EGRESS, "network.host", f"{call.name} fetches {shown(script.text)}.")
     call.read(script)
     call.add(Risk.CODE_EXECUTION, "interpreter.script", f"{call.name} runs {code_in(script)}.")
     name = script.text.rpartition("/")[2]

@@ -324,7 +324,7 @@ def _objects(call: Call) -> None:
     call.add(
         Risk.SYSTEM_WRITE,
         f"program.{call.entry.name}",
-        f"{call.name} {shown(' '.join(texts[:3]))} changes, or reads secrets of, the system.",
+        f"{call.name} {shown(' '.join(texts[:3]))} works on the system itself.",
     )
 
 
