@@ -719,6 +719,23 @@ def protected_paths(kind: str = "persistence") -> tuple[str, ...]:
     return tuple(key.rstrip("/") for key in section)
 
 
+def secrets_among(names: list[str]) -> list[str]:
+    """Return those names of files that say of themselves that they hold a secret, as `is_secret` does, but at once."""
+    lower = "\n".join(names).lower()
+    if lower.count("\n") != len(names) - 1 or not lower.isascii():
+        return [name for name in names if is_secret(name)]  # a name of several lines, or whose case changes its length
+    if not _any_secret().search(lower):
+        return []
+    return [name for name in names if is_secret(name)]
+
+
+@cache
+def _any_secret() -> re.Pattern[str]:
+    """One expression for every name in a list of lines that could be a secret's."""
+    keys = sorted(secret_names())
+    return re.compile("(?m)^(?:" + "|".join(".*".join(map(re.escape, key.split("*"))) for key in keys) + ")$")
+
+
 def secret_names() -> tuple[str, ...]:
     """Names (one component, lower case, perhaps with a `*`) of files that look like secrets."""
     return tuple(load()["paths"]["secret"]["name"])

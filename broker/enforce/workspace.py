@@ -96,7 +96,7 @@ def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> W
     if git_folder and not labelled:
         notes.append(f"{git_folder} is shown read-only (it is not called .git): git cannot commit")
     for root in (real, git_folder) if git_folder else (real,):
-        found, secrets, complete = _look_through(root, shown)
+        found, secrets, complete = _look_through(root, shown, protect=mode != "overlay")
         protected += found
         masked += secrets
         if not complete:
@@ -159,11 +159,11 @@ def _home_of(uid: int) -> str:
         return "/"  # nobody's
 
 
-def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
-    """Walk the folders for protected paths and secrets, without following links."""
-    from broker.classify.paths import is_secret, protected_paths
+def _look_through(root: str, shown: tuple[str, ...], *, protect: bool) -> tuple[list[str], list[str], bool]:
+    """Walk the folders for secrets and (`protect`) for protected paths, without following links."""
+    from broker.classify.paths import is_secret, protected_paths, secrets_among
 
-    patterns = [pattern.split("/") for pattern in protected_paths("persistence")]
+    patterns = [pattern.split("/") for pattern in protected_paths("persistence")] if protect else []
     first = {words[0].lower(): [] for words in patterns}  # type: dict[str, list[list[str]]]
     for words in patterns:
         first[words[0].lower()].append(words)
@@ -182,8 +182,9 @@ def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[st
             entries = list(os.scandir(folder))
         except OSError:
             continue
+        files = []
         for entry in entries:
-            for words in first.get(entry.name.lower(), ()):
+            for words in first.get(entry.name.lower(), ()) if protect else ():
                 if words == [".git"] and entry.is_dir():
                     continue  # only a file of this name points git somewhere else
                 target = os.path.join(folder, entry.name, *words[1:])
@@ -210,8 +211,9 @@ def _look_through(root: str, shown: tuple[str, ...]) -> tuple[list[str], list[st
                 # A program of the host listens at this socket, or reads this pipe: it is a door, not a file.
                 if _is_door(entry):
                     masked.append(entry.path)
-            elif entry.name not in shown and is_secret(entry.path):
-                masked.append(entry.path)
+            else:
+                files.append(entry.name)
+        masked += [os.path.join(folder, name) for name in secrets_among(files) if name not in shown]
     return sorted(set(protected)), sorted(set(masked)), True
 
 
