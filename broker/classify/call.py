@@ -134,6 +134,8 @@ def code_in(word: Word) -> str:
         return "what a substitution prints"
     if word.text in ("-", "/dev/stdin"):
         return "what comes in on its input"
+    if shown(word.text) == "…":
+        return "a file that cannot be known before"
     return f"the code in {shown(word.text)}"
 
 
