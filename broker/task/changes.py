@@ -240,12 +240,17 @@ def _held_back(judged: Judged) -> dict[Change, tuple[Deny | None, str]]:
 
 def _without_hollow_folders(judged: Judged) -> None:
     """Leave out new folders in which nothing lands but something was to."""
-    filled = {(change.part, above) for change in judged.landing for above in folders_above(change.path) if not _is_new_folder(change)}
     emptied = {
         (change.part, above)
         for change in (*(one.change for one in judged.withheld), *(change for change, _ in judged.conflicts))
         for above in folders_above(change.path)
     }
+    # A folder that was made empty is there for its own sake.
+    filled = {
+        (change.part, above)
+        for change in judged.landing if not _is_new_folder(change) or (change.part, change.path) not in emptied
+        for above in folders_above(change.path)
+    }  # fmt: skip
     judged.landing = [
         change for change in judged.landing
         if not _is_new_folder(change) or (change.part, change.path) in filled or (change.part, change.path) not in emptied
