@@ -176,13 +176,13 @@ def _is_harmless(row: Row, key: str, values: tuple[str, ...], *, protected: bool
         return False
     if not protected:
         return True
-    return _any_fits(row.harmless, key) or (row.style == "git" and _git_harmless(key))
+    return _any_fits(row.harmless, key) or (row.style == "git" and _git_harmless(key, values))
 
 
-def _git_harmless(key: str) -> bool:
+def _git_harmless(key: str, values: tuple[str, ...]) -> bool:
     from broker.classify.readers.git import is_harmless
 
-    return is_harmless(key)
+    return all(is_harmless(key, value) for value in values or ("",))
 
 
 # -- commands that wait in a file ----------------------------------------------------------------------

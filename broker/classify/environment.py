@@ -38,7 +38,7 @@ def _harmless(name: str) -> frozenset[str]:
 
 
 _STRICT = frozenset(
-    ("PATH", "HOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "CDPATH", "PYTHONPATH")
+    "PATH HOME LD_PRELOAD LD_LIBRARY_PATH BASH_ENV ENV CDPATH PYTHONPATH GIT_SSL_NO_VERIFY".split()
 )
 
 
@@ -72,11 +72,11 @@ def _only_harmless_settings(value: str) -> bool:
 
     if not _SETTINGS.fullmatch(value):
         return False
-    return all(is_harmless(key) for key in _SETTING.findall(value))
+    return all(is_harmless(key, setting) for key, setting in _SETTING.findall(value))
 
 
 # git writes 'key'='value', a quotation mark as '\\'' (quote.c): a value with one is not read here.
-_SETTING = re.compile(r"'([^'=\\]+)'='[^'\\]*'")
+_SETTING = re.compile(r"'([^'=\\]+)'='([^'\\]*)'")
 _SETTINGS = re.compile(rf"\s*{_SETTING.pattern}(?:\s+{_SETTING.pattern})*\s*")
 
 

@@ -27,11 +27,29 @@ def _harmless_settings() -> tuple[frozenset[str], tuple[str, ...]]:
     )
 
 
-def is_harmless(key: str) -> bool:
-    """Whether this configuration key names no program and loosens no protection."""
+@cache
+def _harmless_values() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Keys that are harmless while their values look like this (tables/git.toml)."""
+    values: dict[str, str] = (program_table("git") or {})["harmless_values"]
+    return tuple((key, re.compile(pattern)) for key, pattern in values.items())
+
+
+def is_harmless(key: str, value: str) -> bool:
+    """Whether this setting names no program, trusts nobody new and loosens no protection."""
     exact, patterns = _harmless_settings()
     lowered = key.lower()
-    return lowered in exact or any(paths.star_match(lowered, pattern) for pattern in patterns)
+    if lowered in exact or any(paths.star_match(lowered, pattern) for pattern in patterns):
+        return True
+    return any(
+        paths.star_match(lowered, pattern) and wanted.fullmatch(value) is not None
+        for pattern, wanted in _harmless_values()
+    )
+
+
+def _guards(key: str) -> bool:
+    """Whether turning this setting off loosens a protection, and disarms nothing."""
+    guards: str = (program_table("git") or {})["guards"]
+    return any(paths.star_match(key.lower(), pattern) for pattern in guards.split())
 
 
 _DISARMING = frozenset(("", "false", "0", "cat", "/dev/null", "true", ":", "no", "off", "never"))
@@ -39,11 +57,13 @@ _DISARMING = frozenset(("", "false", "0", "cat", "/dev/null", "true", ":", "no",
 
 def _git_setting_runs(key: str, value: str) -> bool:
     """Whether a configuration key may name a program, or loosen what protects from one."""
-    if is_harmless(key):
+    if is_harmless(key, value):
         return False
     lowered = key.lower()
     if value.lower() in _DISARMING and lowered not in ("core.hookspath", "core.worktree"):
-        return lowered.startswith(("protocol.", "safe.")) and value.lower() not in ("", "false", "never")
+        return _guards(key) and not (
+            lowered.startswith(("protocol.", "safe.")) and value.lower() in ("", "false", "never")
+        )
     return not (lowered == "core.hookspath" and value in ("/dev/null", ""))
 
 
@@ -188,7 +208,7 @@ def _git_config(call: Call) -> None:
     key = operands[0].text if operands else ""
     setting = operands[1].text if len(operands) > 1 else ""
     elsewhere = marks & {"global"}
-    if is_harmless(key) and not elsewhere:
+    if is_harmless(key, setting) and not elsewhere:
         call.add(Risk.LOCAL_WRITE, "git.config", f"It sets {shown(key)} for this repository.")
         return
     if (
@@ -196,8 +216,8 @@ def _git_config(call: Call) -> None:
         and setting in ("", "cat", "false", "/dev/null")
         and not elsewhere
         and key.lower() != "core.worktree"
-        and "!" not in setting
         and not key.lower().startswith("alias.")
+        and not _guards(key)
     ):
         call.add(Risk.LOCAL_WRITE, "git.config", f"It disarms {shown(key)} for this repository.")
         return
