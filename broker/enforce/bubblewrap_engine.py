@@ -14,7 +14,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from broker.enforce.docker_mounts import is_below
+from broker.enforce.docker_mounts import is_below, submounts
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
@@ -116,6 +116,14 @@ class BubblewrapEngine:
             raise HostCannotEnforce(
                 "container", "bubblewrap is not installed", "Run: apt-get install bubblewrap"
             )
+        for overlay in plan.overlays:
+            if inner := submounts(overlay.lower):
+                # The kernel shows nobody in a new user namespace what lies under a mount (mount_namespaces(7)), so it takes
+                # no folder with one in it as what is below an overlay.
+                raise HostCannotEnforce(
+                    "workspace", f"{inner[0]} is another file system, and bubblewrap can show nothing around one copy-on-write",
+                    'Use --engine docker, unmount it, or set sandbox.workspace = "direct" in the profile',
+                )  # fmt: skip
         cgroup = Cgroup.create(plan.task, plan.limits)
         user, group, groups = _as_user(plan)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -235,7 +243,8 @@ def _var_tmp(plan: Plan) -> list[str]:
 
     A link would give it two, and the labels of a workspace would be those of temporary space.
     """
-    if any(bind.target.startswith("/var/tmp/") for bind in plan.binds):
+    targets = [bind.target for bind in plan.binds] + [overlay.target for overlay in plan.overlays]
+    if any(target.startswith("/var/tmp/") for target in targets):
         size = next((place.size for place in plan.tmpfs if place.target == "/tmp"), 1 << 30)
         return ["--perms", "1777", "--size", str(size), "--tmpfs", "/var/tmp"]
     return ["--symlink", "../tmp", "/var/tmp"]

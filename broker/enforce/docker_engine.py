@@ -277,6 +277,12 @@ def _hold(overlay: Overlay, undo: contextlib.ExitStack) -> tuple[str, str, str]:
     and holds no colon or comma that the mount's options would take for their own.
     """
     names = []
+    try:
+        overlay.target.encode()
+    except UnicodeEncodeError:
+        raise HostCannotEnforce(
+            "docker", f"{overlay.target!a} is no UTF-8, and the engine's API has no other names", USE_BUBBLEWRAP
+        ) from None
     for folder in (overlay.lower, f"{overlay.layer}/upper", f"{overlay.layer}/work"):
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         undo.callback(os.close, descriptor)

@@ -25,6 +25,7 @@ from broker.enforce.engine import Container, Engine, Plan
 from broker.errors import BrokerError, GuardError, HostCannotEnforce
 
 START_SECONDS = 30.0
+MOUNT_STEPS = frozenset({"user namespace", "overlay", "show", "hide", "seal", "capabilities"})  # guard/mounts.c
 _UCRED = struct.Struct("iII")
 
 
@@ -312,6 +313,11 @@ def _expect(container: Container, kind: type[wire.Ready]) -> wire.Ready:
 
 def _cannot(fatal: wire.Fatal) -> HostCannotEnforce:
     why = os.strerror(fatal.error)
+    if fatal.step in MOUNT_STEPS:
+        return HostCannotEnforce(
+            "workspace", f"the copy-on-write view cannot be made ({fatal.step}): {why}",
+            'Use --engine docker, or set sandbox.workspace = "direct" in the profile',
+        )  # fmt: skip
     remedy = "Run: broker doctor"
     if fatal.step.startswith("landlock") or fatal.error in (errno.ENOSYS, errno.EOPNOTSUPP):
         remedy = "It needs Linux 5.13 with Landlock enabled (lsm=landlock,… on the kernel's command line)"
