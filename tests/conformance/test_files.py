@@ -15,7 +15,7 @@ from conformance.fixtures import SOMEBODY, as_root
 MADE = "umask; umask 027; echo x >file; mkdir folder; mkdir -m 700 private; ln -s file link; id -u; id -g; id -un"
 
 
-def test_the_command_starts_in_the_workspace_and_changes_are_real(broker: Broker) -> None:
+def test_the_command_starts_in_the_workspace_and_changes_are_real_when_it_has_ended(broker: Broker) -> None:
     broker.file("before", "there\n")
 
     done = broker.run("sh", "-c", "pwd; cat before; echo new >after; rm before; mkdir -p a/b; echo deep >a/b/c")
@@ -178,7 +178,8 @@ def test_the_current_folder_is_the_workspace_when_none_is_named(broker: Broker) 
     assert done.stdout == f"{broker.workspace}\n".encode()
 
 
-def test_two_tasks_at_once_in_one_workspace_share_it_and_nothing_else(broker: Broker) -> None:
+def test_two_tasks_at_once_in_one_direct_workspace_share_it_and_nothing_else(broker: Broker) -> None:
+    broker.profile("any", sandbox={"workspace": "direct"})
     one = "echo one >/tmp/mine; until [ -e two ]; do sleep 0.02; done; cat two; ls -d /tmp/[mt]*; kill -0 $(cat pid) 2>/dev/null || echo alone"
     two = "echo $$ >pid; echo x >/tmp/theirs; echo hello >two; echo ready; until [ -e stop ]; do sleep 0.02; done; ls -d /tmp/[mt]*"
     with broker.started("bash", "-c", one) as first, broker.started("bash", "-c", two) as second:

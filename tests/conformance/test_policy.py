@@ -245,8 +245,14 @@ def test_a_script_made_inside_is_judged_as_code(broker: Broker) -> None:
 PROTECTED = [".git/hooks/pre-commit", ".git/config", ".bashrc", ".vscode/tasks.json", ".github/workflows/x.yml", ".envrc"]
 
 
+# Of these the content decides, when it would land: a direct workspace has no such moment.
+DECIDED_AT_LANDING = {b".git/config"}
+
+
+@pytest.mark.parametrize("mode", ["direct", "overlay"])
 @pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_protected_paths_cannot_be_written_whether_they_exist_or_not(for_somebody: Broker, there: bool) -> None:
+def test_protected_paths_cannot_be_written_whether_they_exist_or_not(for_somebody: Broker, there: bool, mode: str) -> None:
+    for_somebody.profile("any", sandbox={"workspace": mode})
     for name in PROTECTED:
         if there:
             for_somebody.file(name, "before\n")
@@ -258,7 +264,10 @@ def test_protected_paths_cannot_be_written_whether_they_exist_or_not(for_somebod
 
     done = for_somebody.run("bash", "-c", script)
 
-    assert done.out == b"", done.err
+    written = {line.removeprefix(b"wrote ") for line in done.out.splitlines()}
+    assert written == (set() if mode == "direct" else DECIDED_AT_LANDING), done.err
+    if mode == "overlay":
+        assert {row["path"].encode() for row in done["changes"]["withheld"]} == DECIDED_AT_LANDING
     for name in PROTECTED:
         path = for_somebody.workspace / name
         assert (path.read_text() if path.exists() else "") == ("before\n" if there else "")

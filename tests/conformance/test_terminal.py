@@ -150,6 +150,7 @@ def test_ctrl_z_works_too_when_the_command_has_no_terminal_of_its_own(broker: Br
 
 
 def test_a_background_job_is_not_stopped_for_input_that_it_does_not_read(broker: Broker) -> None:
+    broker.profile("any", sandbox={"workspace": "direct"})  # what it makes is seen at once, and it sees what is made
     with at_a_shell(broker) as screen:
         screen.type(run_line(broker, "sh", "-c", "echo ready >ready; until [ -e go ]; do sleep 0.05; done; exit 6").strip() + " >log &\n")
         screen.expect("prompt% ")
@@ -214,6 +215,7 @@ def test_a_hung_up_terminal_ends_the_task(broker: Broker) -> None:
 
 
 def test_nohup_outlives_the_terminal(broker: Broker) -> None:
+    broker.profile("any", sandbox={"workspace": "direct"})  # it sees what is made meanwhile
     words = ["nohup", *broker.run_words(["sh", "-c", "echo ready; until [ -e go ]; do sleep 0.05; done; touch went"])]
     with terminal(words, broker.settings(), broker.folder) as screen:
         until(lambda: (broker.folder / "nohup.out").exists() and b"ready" in (broker.folder / "nohup.out").read_bytes(), "the command")

@@ -15,6 +15,12 @@ from conformance.fixtures import as_root
 pytestmark = as_root
 
 
+@pytest.fixture(autouse=True)
+def effects_are_seen_at_once(broker: Broker) -> None:
+    """What runs is to leave a trace in the workspace when it runs, not when something lands."""
+    broker.profile("any", sandbox={"workspace": "direct"})
+
+
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of 64 KiB."""
@@ -64,6 +70,18 @@ def test_when_the_disk_fills_up_on_the_way_the_task_ends_with_73(broker: Broker,
     assert counted <= journal.read_bytes().count(b'"exec.decided"')
     verified = broker.verb("events", "verify", str(journal))
     assert verified.returncode == 0, verified.stdout
+
+
+def test_what_cannot_be_recorded_does_not_land(broker: Broker, small_disk: Path) -> None:
+    broker.profile("any")  # copy-on-write
+    broker.environment["BROKER_STATE_DIR"] = str(small_disk)
+    script = "echo x >made; n=0; while [ $n -lt 3000 ]; do n=$((n+1)); /bin/echo $n >>counted; done"
+
+    done = broker.run("bash", "-c", script)
+
+    assert done.code == 73
+    assert list(broker.workspace.iterdir()) == []
+    assert len(broker.kept()) == 1
 
 
 def test_a_journal_that_cannot_be_made_starts_nothing(broker: Broker) -> None:
