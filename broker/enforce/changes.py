@@ -156,6 +156,7 @@ class _Walk:
         self.part, self.upper, self.real = part, upper, real
         self.opaque = ""  # the topmost opaque folder that what is yielded lies in
         self.began, self.root = layer.manifest.began, layer.manifest.parts[part][0]
+        self._put_back = {path: ctime for where, path, ctime in layer.manifest.put_back if where == part}
         self._originals: list[str] = []  # the real files that the task changed or deleted
         self._moved: list[tuple[Change, bytes, str]] = []  # new names of real files: what they are a copy of, what hides them
 
@@ -214,7 +215,7 @@ class _Walk:
         elif stat.S_IMODE(new.mode) != stat.S_IMODE(old.mode):
             special = (new.mode & ~old.mode) & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX)
             yield Change(
-                self.part, path, Kind.MODE, Thing.FOLDER, new, old, conflict=self._since(old),
+                self.part, path, Kind.MODE, Thing.FOLDER, new, old, conflict=self._since(path, old),
                 never="it gives special mode bits" if special else "",
             )  # fmt: skip
 
@@ -239,7 +240,7 @@ class _Walk:
                 inside = _stays_inside(path, target, self.root) and self._leads_inside(path, target)
                 never = "" if inside else f"it points out of the workspace, to {target}"
                 yield Change(
-                    self.part, path, kind, Thing.LINK, new, old, target, conflict=self._since(old), never=never
+                    self.part, path, kind, Thing.LINK, new, old, target, conflict=self._since(path, old), never=never
                 )
         else:
             what = "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "a pipe or socket"
@@ -249,7 +250,7 @@ class _Walk:
         self, path: str, name: str, upper: int, real: int, new: Facts, old: Facts | None
     ) -> Iterator[Change]:
         names = os.listxattr(f"/proc/self/fd/{upper}/{name}", follow_symlinks=False)
-        conflict, never = self._since(old), ""
+        conflict, never = self._since(path, old), ""
         if new.mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
             never = "it has special mode bits (setuid, setgid or sticky)"
         for attribute in names:
@@ -296,7 +297,7 @@ class _Walk:
                 thing = Thing.LINK if stat.S_ISLNK(facts.mode) else Thing.FILE if stat.S_ISREG(facts.mode) else Thing.SPECIAL
                 if thing is Thing.FILE:
                     self._originals.append(path)
-                yield Change(self.part, path, Kind.DELETED, thing, None, facts, conflict=self._since(facts))
+                yield Change(self.part, path, Kind.DELETED, thing, None, facts, conflict=self._since(path, facts))
             elif emptied:
                 yield Change(self.part, path, Kind.DELETED, Thing.FOLDER, None, facts)
             else:
@@ -317,8 +318,8 @@ class _Walk:
         where = os.path.realpath(os.path.join(self.root, os.path.dirname(path), target))
         return where == self.root or where.startswith(self.root + "/")
 
-    def _since(self, old: Facts | None) -> str:
-        if old is not None and old.ctime > self.began:
+    def _since(self, path: str, old: Facts | None) -> str:
+        if old is not None and old.ctime > self.began and self._put_back.get(path) != old.ctime:
             return "the real one changed since the task began"
         return ""
 

@@ -138,7 +138,11 @@ def recover(layer: Layer) -> str:
 
     Raises WorkspaceMoved, and LandingFailed when it can do neither now.
     """
-    lines, committed = _Intent(layer).read()
+    try:
+        lines, committed = _Intent(layer).read()
+        steps = [_step_of(line) for line in lines]
+    except (OSError, LookupError, ValueError, TypeError):
+        raise LandingFailed("what it was about to do cannot be read (another version of broker?)", layer.run, undone=False) from None
     with contextlib.ExitStack() as stack:
         try:
             trees = [stack.enter_context(_Tree(layer, part)) for part in range(len(layer.manifest.parts))]
@@ -146,11 +150,10 @@ def recover(layer: Layer) -> str:
                 _forget(layer, trees)
                 return "undone"
             for tree in trees:
-                tree.open_staging()
+                tree.open_staging(again=True)
         except OSError as error:
             raise LandingFailed(error.strerror or "?", layer.run, undone=False) from error
         landed = Landed()
-        steps = [_step_of(line) for line in lines]
         _commit(layer, {tree.part: tree for tree in trees}, steps, landed, again=True)
         _finish(layer, trees, landed.done)
     return "completed"
@@ -246,16 +249,18 @@ class _Tree:
         """Return where the thing lies that takes a path's place, and afterwards what was there."""
         return self.upper.parent(step.change.path) if step.in_layer else (self.staging, step.name)
 
-    def open_staging(self) -> None:
-        """Open the staging folder, if it is there. Raises OSError when it is not the one that we made."""
-        with contextlib.suppress(FileNotFoundError):
-            self.staging = os.open(self.staging_name, FOLDER, dir_fd=self._root)
-            if os.fstat(self.staging).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "somebody else put a folder in the place of the staging folder")
+    def open_staging(self, *, again: bool = False) -> None:
+        """Open the staging folder; `again`: after a crash, when it may be gone. Raises OSError when it is not ours."""
+        if again:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.staging_name, 0o700, dir_fd=self._root)
+        self.staging = os.open(self.staging_name, FOLDER, dir_fd=self._root)
+        if os.fstat(self.staging).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "somebody else put a folder in the place of the staging folder")
 
     def holds(self, name: str) -> bool:
         """Whether something of this name is in the staging folder."""
-        return self.staging >= 0 and lies_in(self.staging, name)
+        return lies_in(self.staging, name)
 
     def remove_staging(self) -> None:
         """Remove the staging folder, with what is in it: staged files, or what was replaced."""
@@ -430,6 +435,7 @@ def _commit(layer: Layer, trees: dict[int, _Tree], steps: list[_Step], landed: L
             except OSError:
                 undone = False  # the intent stays, and what was replaced stays in the staging folder
         if undone:
+            _remember(layer, trees, steps)
             _forget(layer, trees.values())
         raise LandingFailed(error.strerror or "?", layer.run, undone=undone) from error
 
@@ -610,6 +616,25 @@ def _undo(tree: _Tree, step: _Step) -> None:
         rename(folder, name, place, new)
         if change.thing is Thing.FOLDER and not _is_empty(place, new):
             rename(place, new, folder, name)  # somebody put something in it meanwhile: that stays
+
+
+def _remember(layer: Layer, trees: dict[int, _Tree], steps: list[_Step]) -> None:
+    """Note what is as it was but for its ctime, for the next walk to know that nobody else changed it."""
+    known = {(part, path): ctime for part, path, ctime in layer.manifest.put_back}
+    for change in (step.change for step in steps if step.change.old is not None):
+        with contextlib.suppress(OSError):
+            folder, name = trees[change.part].real.parent(change.path)
+            facts = _facts(name, folder)
+            if _is_as_it_was(facts, change):
+                known[change.part, change.path] = facts.ctime
+    with contextlib.suppress(OSError):
+        layer.update(put_back=tuple((part, path, ctime) for (part, path), ctime in known.items()))
+
+
+def _is_as_it_was(facts: Facts, change: Change) -> bool:
+    old = change.old
+    assert old is not None
+    return facts.same_file(old) or (old.is_folder and (facts.inode, facts.mode) == (old.inode, old.mode))
 
 
 def _put_back(tree: _Tree, step: _Step, folder: int, name: str) -> None:

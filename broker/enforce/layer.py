@@ -40,7 +40,8 @@ class Manifest:
     """What a layer is of. Times are nanoseconds of the clock that file systems use.
 
     `parts` are the real folders (path, device, inode), in the order of the numbered folders. `state` is running, ended or kept.
-    `withheld` are the paths (absolute) that the profile did not permit, with the reason of each.
+    `withheld` are the paths (absolute) that the profile did not permit, with the reason of each. `put_back` are the
+    real files (part, path, ctime) that a landing took away and put back: to be moved changed their ctime.
     """
 
     run: str
@@ -57,6 +58,7 @@ class Manifest:
     state: str = "running"
     ended: int = 0
     withheld: tuple[tuple[str, str], ...] = ()
+    put_back: tuple[tuple[int, str, int], ...] = ()
     format: int = FORMAT
 
 
@@ -232,6 +234,7 @@ def read_layer(folder: Path) -> Layer | None:
         table = json.loads((folder / MANIFEST).read_bytes())
         table["parts"] = tuple((path, device, inode) for path, device, inode in table["parts"])
         table["withheld"] = tuple((path, reason) for path, reason in table["withheld"])
+        table["put_back"] = tuple((part, path, ctime) for part, path, ctime in table.get("put_back", ()))
         manifest = Manifest(**table)
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -17,8 +17,11 @@ OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 def say_each_deletion(upper: Folders, real: Folders, top: str) -> None:
     """Do so for a folder, and all below it, from the bottom: killed in between, what was hidden still is.
 
-    Call it when the changes are in the real folder, and still in the layer. What cannot be changed stays as it is.
+    Call it when the changes are in the real folder, and still in the layer: once they are taken out of it, and the folder
+    hides nothing any more, it does nothing. What cannot be changed stays as it is.
     """
+    if not _hides(upper, top):
+        return
     below = [top]
     for path in below:
         with contextlib.suppress(OSError), os.scandir(f"/proc/self/fd/{upper.at(path)}") as entries:
@@ -26,6 +29,13 @@ def say_each_deletion(upper: Folders, real: Folders, top: str) -> None:
     for path in reversed(below):
         with contextlib.suppress(OSError):
             _say_each_deletion(upper.at(path), real.at(path))
+
+
+def _hides(upper: Folders, path: str) -> bool:
+    try:
+        return any(name in OPAQUE for name in os.listxattr(f"/proc/self/fd/{upper.at(path)}"))
+    except OSError:
+        return False
 
 
 def _say_each_deletion(upper: int, real: int) -> None:
