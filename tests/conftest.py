@@ -20,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_docker(image='base'): a Docker engine with this image")
     config.addinivalue_line("markers", "needs_bubblewrap: bubblewrap, allowed to make its namespaces")
     config.addinivalue_line("markers", "needs_root: the right to do anything on this machine")
+    config.addinivalue_line("markers", "needs_strace: strace, which makes system calls fail")
     config.addinivalue_line("markers", "compat: large tool chains; run by `make compat`")
 
 
@@ -72,8 +73,15 @@ def root_missing() -> str | None:
     return None if os.geteuid() == 0 else "only root can do this"
 
 
+@functools.cache
+def strace_missing() -> str | None:
+    """Say that there is no strace, or None."""
+    return None if shutil.which("strace") else "strace is missing. Run: apt-get install strace"
+
+
 NEEDS: dict[str, Callable[..., str | None]] = {
     "needs_docker": docker_missing,
     "needs_bubblewrap": bubblewrap_missing,
     "needs_root": root_missing,
+    "needs_strace": strace_missing,
 }

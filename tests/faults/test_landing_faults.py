@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from enforce.conftest import make_bench  # noqa: F401 - a fixture, used by name
+from enforce.layer_bench import OLD, Bench, Tree, landable, tree
+from faults.under_strace import under_strace
 
 from broker.enforce import landing
 from broker.enforce.layer import read_layer
 from broker.task.landing import recover_landings
-from enforce.conftest import make_bench  # noqa: F401 - a fixture, used by name
-from enforce.layer_bench import OLD, Bench, Tree, landable, tree
-from faults.under_strace import under_strace
 
 MakeBench = Callable[..., Bench]
 
