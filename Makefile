@@ -1,5 +1,5 @@
 # Every target prepares what it needs, says so, and is quick when it is there already.
-.PHONY: setup demo test check escape bench compat images mutants reference clean help
+.PHONY: setup demo test check escape bench compat images mutants reference corpus clean help
 
 BROKER := .venv/bin/broker
 PYTEST := .venv/bin/python -m pytest
@@ -48,6 +48,9 @@ bench: setup images  ## the figures of docs/benchmarks.md
 
 mutants: setup  ## move every row of the classifier's tables one class down, and see that a case fails
 	BROKER_MUTANTS=all $(PYTEST) tests/classify/test_mutations.py
+
+corpus: setup  ## how the classifier does on JSON lines of operations: make corpus FILES='a.jsonl b.jsonl'
+	.venv/bin/python benchmarks/corpus.py $(FILES)
 
 reference: setup  ## the reference pages of the classifier, made from its tables
 	.venv/bin/python -m broker.classify.reference docs
