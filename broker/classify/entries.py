@@ -97,10 +97,17 @@ def operand_roles(text: str) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
     return tuple(prefix), repeated, tuple(suffix)
 
 
+def _undescribed(raw: dict[str, Any], effects: tuple[Risk, ...]) -> str:
+    """What operands are of which an entry says nothing: files, for a program that writes files."""
+    if effects == (Risk.LOCAL_WRITE,):
+        return "either..."
+    return "read..." if raw.get("loose") and effects == (Risk.SAFE,) else "text..."
+
+
 def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     """Turn a table's entry into what the judge reads."""
     effects = _risks(raw.get("effects", "safe"))
-    prefix, repeated, suffix = operand_roles(raw.get("operands", "text..."))
+    prefix, repeated, suffix = operand_roles(raw.get("operands") or _undescribed(raw, effects))
     commands: dict[str, tuple[Risk, ...]] = {}
     for labels, names in raw.get("commands", {}).items():
         risks = _risks(labels)

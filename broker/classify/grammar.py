@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.classify.call import Call
 from broker.classify.entries import Entry, Option
@@ -19,6 +19,7 @@ class Parsed:
     operands: list[Word]
     rest: list[Word]  # from the first operand on, where a command follows
     pattern: str = ""
+    stray: list[Word] = field(default_factory=list)  # values of options that the entry does not list: `--any=VALUE`
 
 
 def parse(call: Call, words: list[Word], entry: Entry | None = None) -> Parsed:
@@ -77,6 +78,8 @@ def _long(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed) 
         options = [found for key, found in entry.options.items() if key.startswith(name)]
     if not options:
         if entry.loose and entry.options.get("-") is None:
+            if equals:
+                parsed.stray.append(Word(value, word.static, word.glob, word.start, word.end))
             return at + 1
         _unknown_option(call, entry, name)
         return at + 1
@@ -152,6 +155,8 @@ def _single(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed
         if entry.numbers and name[1:].isdigit():
             return at + 1
         _unknown_option(call, entry, name)
+        if equals:
+            parsed.stray.append(Word(value, word.static, word.glob, word.start, word.end))
         return at + 1
     if equals:
         _given(call, parsed, option, Word(value, word.static, word.glob, word.start, word.end))

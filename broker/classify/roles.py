@@ -7,7 +7,7 @@ from broker.classify.call import Call, code_in, set_variable
 from broker.classify.entries import Entry, operand_roles
 from broker.classify.grammar import Parsed
 from broker.classify.risk import Risk
-from broker.classify.scope import shown
+from broker.classify.scope import Finding, shown
 from broker.classify.word import Word
 
 WHY = {
@@ -56,6 +56,8 @@ def judge_operands(call: Call, entry: Entry, parsed: Parsed) -> None:
     prefix, repeated, suffix = entry.prefix, entry.repeated, entry.suffix
     if parsed.pattern:
         prefix, repeated, suffix = operand_roles(parsed.pattern)
+    for word in parsed.stray:
+        apply_role(call, "either" if Risk.LOCAL_WRITE in entry.effects else "read", word, entry.name)
     if parsed.rest:
         _operands_before_command(call, prefix, repeated, parsed.rest)
     else:
@@ -125,7 +127,7 @@ ROLES = frozenset(
         "code",
         "config",
         "library",
-        "library",
+        "either",
         "host",
         "url",
         "assignment",
@@ -149,6 +151,8 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
             call.read(word, whole=whole)
         case "tree":
             call.read(word, whole=True)
+        case "either":
+            _read_or_written(call, word)
         case "write":
             call.write(word, whole=whole)
         case "fill":
@@ -291,6 +295,18 @@ def _moved(call: Call, word: Word) -> None:
         call.add(Risk.DESTRUCTIVE, "path.delete_root", f"It moves {shown(path)}, with all that is in it.")
     else:
         call.write(word)
+
+
+def _read_or_written(call: Call, word: Word) -> None:
+    """A path of which nobody said whether it is read or written: a secret, and what runs later, count either way."""
+    call.read(word)
+    if not word.known or not word.text:
+        return
+    written = Finding()
+    paths.judge_write(written, word.text, call.scope.cwd, call.inquiry.context, call.span)
+    for reason in written.reasons:
+        if reason.risk is Risk.PERSISTENCE:
+            call.add(reason.risk, reason.rule, reason.text)
 
 
 def _shredded(call: Call, word: Word) -> None:

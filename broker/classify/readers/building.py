@@ -118,6 +118,7 @@ def _compiler(call: Call) -> None:
             call.write(like(value, value.text.partition("=")[2]))
     _options_of(call, "ld", for_linker)
     for word in parsed.operands:
+        call.read(word)  # what it cannot compile it quotes
         _response_file(call, word)
     writes = any(option.role == "write" for option, _ in parsed.options)
     if not writes and "check" not in call.marks:
