@@ -83,6 +83,8 @@ def _git(call: Call) -> None:
             _git_setting(call, value, aliases)
         elif "repository" in option.marks:
             repository = value.text
+        elif option.name == "--exec-path":  # without a value it prints where git's programs are
+            call.add(Risk.CODE_EXECUTION, "option.git--exec-path", "git takes its programs from this folder.")
     rest = parsed.rest
     if not rest:
         return

@@ -98,8 +98,11 @@ def _xargs(call: Call) -> None:
         if not commands[0][0].known:
             call.add(Risk.CODE_EXECUTION, "program.dynamic", "The input says which program runs.")
     else:
+        size = _batch(parsed.options)
+        if len(items) == 1 and size != 1 and (UNKNOWN in items[0] or TAME in items[0]):
+            items *= 2  # it may stand for several: `xargs chgrp` gets its group and its files from there
         fed = [Word(item, False, False, 0, 0) for item in items]
-        size = _batch(parsed.options) or len(fed)
+        size = size or len(fed)
         commands = [[*rest, *fed[at : at + size]] for at in range(0, len(fed), size)]
     name = known_name(rest[0].text.rsplit("/", 1)[-1])
     entry = entry_of(name)
