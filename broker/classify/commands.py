@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from broker.classify.call import Call
-from broker.classify.entries import Entry, sub_entry
+from broker.classify.entries import Entry, parse_options, sub_entry
 from broker.classify.grammar import Parsed, parse
 from broker.classify.readers import reader_named
 from broker.classify.risk import Risk
-from broker.classify.roles import WHY, default_why, judge_operands, judge_options_of
+from broker.classify.roles import WHY, apply_role, default_why, judge_operands, judge_options_of
 from broker.classify.scope import shown
 from broker.classify.word import Word
 
@@ -97,7 +99,36 @@ def _compact(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest:
                 f"program.{entry.name}.{name}".replace(" ", "."),
                 WHY[risk].format(f"{entry.name} {name}"),
             )
+    if any(word.text[:1] == "-" for word in rest):
+        _options_behind(call, entry, name, risks, rest)
+    role = "either" if Risk.LOCAL_WRITE in risks else "read"
     for word in rest:
-        # Whatever the grammar is: a path that is a secret is one.
+        # Whatever the grammar is: a path that is a secret is one, and so is one that runs later.
         if word.text and word.text[0] in "./~" and word.known:
-            call.read(word)
+            apply_role(call, role, word, entry.name)
+
+
+_AS_BAD = frozenset((Risk.CODE_EXECUTION, Risk.NETWORK_EGRESS, Risk.INSTALL, Risk.SYSTEM_WRITE, Risk.DESTRUCTIVE))
+
+
+def _options_behind(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest: list[Word]) -> None:
+    """Options behind a sub-command of which the table says the effects only.
+
+    Long ones that the program knows in front of it mean the same behind it; `behind` in the table lists those that are
+    the sub-commands' own. Of a harmless sub-command any other is unknown, unless the table vouches for the rest
+    (`*` in `behind`, or `loose`).
+    """
+    behind: str = entry.raw.get("behind", "")
+    lenient = bool(entry.raw.get("loose")) or "*" in behind.split() or not _AS_BAD.isdisjoint(risks)
+    key = "*lenient" if lenient else "*strict"
+    own = entry.subs.get(key)
+    if own is None:
+        options = {name: option for name, option in entry.options.items() if name[:2] == "--" or entry.style == "single"}
+        options |= parse_options(f"-h --help {behind}")
+        own = entry.subs[key] = replace(
+            entry, options=options, numbers="-NUM" in options, commands={}, sub={}, prefix=(), repeated="text",
+            style=entry.style if entry.style == "single" else "gnu", loose=lenient,
+        )
+    outer, own.name = own.name, f"{entry.name} {name}"
+    judge_options_of(call, own, parse(call, rest, own))
+    own.name = outer
