@@ -20,7 +20,7 @@ FAMILIES = {
     "network": "curl httpie ssh transfer socat objects asked escapes browser",
     "searching": "find fd",
     "services": "service remote-copy container http-verbs",
-    "system": "ps printenv kill crontab init look verbs sysctl tmux",
+    "system": "ps printenv kill crontab at init look verbs sysctl tmux",
     "text": "sed awk jq mlr ex",
     "windows": "windows powershell",
     "wrappers": "env xargs parallel sudo command_or_shell su watch flock script busybox ldso command_after_dashes nix-shell",

@@ -77,6 +77,18 @@ def _crontab(call: Call) -> None:
         call.add(Risk.DESTRUCTIVE, "program.crontab-r", "crontab -r removes a user's whole table.")
 
 
+@reader("at")
+def _at(call: Call) -> None:
+    """at, batch: what comes in on their input runs later; -l and -c show what waits."""
+    parsed = parse(call, call.words[1:])
+    if "look" in call.marks:
+        return
+    judge_parsed(call, call.entry, parsed)
+    stdin = call.scope.stdin
+    if stdin is not None and stdin.text is not None:
+        call.shell_text(stdin.text)
+
+
 @reader("init")
 def _init(call: Call) -> None:
     call.add(Risk.DESTRUCTIVE, "program.init", "It changes the machine's run level.")
