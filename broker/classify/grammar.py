@@ -117,6 +117,9 @@ def _short(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed)
             _unknown_option(call, entry, "-" + text[cursor])
             if not entry.loose:
                 return at + 1
+            if not text[cursor + 1 :].isalnum():  # `-l=FILE`, `-lfolder/FILE`; letters may be more options
+                value = text[cursor + 1 :].removeprefix("=")
+                parsed.stray.append(Word(value, word.static, word.glob, word.start, word.end))
             cursor += 1
             continue
         cursor += 1

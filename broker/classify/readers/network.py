@@ -47,8 +47,8 @@ def _curl(call: Call) -> None:
     here = [word for word in urls if re.match(r"file:|[/.~]", word.text, re.IGNORECASE)]
     for word in here:
         call.read(like(word, re.sub(r"^file:(?://[^/]*)?", "", word.text, flags=re.IGNORECASE)))
-    if urls and len(here) == len(urls):
-        return  # it reads files of this machine
+    if urls and all(re.match(r"file:|/", word.text, re.IGNORECASE) for word in urls):
+        return  # it reads files of this machine; `./x` is a host called `.`
     call.add(Risk.NETWORK_EGRESS, f"program.{call.entry.name}", f"{call.name} reaches out to the network.")
     if method in _DELETING:
         _delete_there(call, urls, method)
