@@ -23,6 +23,9 @@ WATCHED = (
 )
 TRACE_FD = 9
 
+READ_AND_WRITE = "open for both"
+"""Some programs open what they only read so: whether they write is seen at the file."""
+
 _LINE = re.compile(r"(?:(\d+) +)?(\w+)\((.*)")
 _RESUMED = re.compile(r"(?:(\d+) +)?<\.\.\. (\w+) resumed>(.*)")
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -147,12 +150,14 @@ def _read_line(line: str, cwd: str, seen: Seen) -> None:
         if not texts:
             return
         path_of = _absolute(texts[0], folders[0] if folders else cwd)
-        # `O_RDWR` without O_CREAT that fails asks for nothing that is there: ttyname and their like try around.
         if call != "creat" and _READS.search(rest) and "O_CREAT" not in rest and "O_TRUNC" not in rest:
             if not failed:
                 seen.read.add(path_of)
         elif not (failed and "ENOENT" in rest):
-            seen.changed.setdefault(path_of, call)
+            only_open = (
+                call == "openat" and "O_RDWR" in rest and "O_CREAT" not in rest and "O_TRUNC" not in rest
+            )
+            seen.changed.setdefault(path_of, READ_AND_WRITE if only_open else call)
         return
     if failed and re.search(r"ENOENT|EEXIST|ENOTDIR|ENOSYS", rest):
         return
