@@ -241,7 +241,7 @@ def destination(call: Call, sources: list[Word], target: Word) -> None:
         inner = Word(text.rstrip("/") + "/" + name, False, source.glob, target.start, target.end)
         if folder:
             call.write(inner, whole=whole)
-        elif path is not None and text:
+        elif path is not None and text and not text.endswith(".sample"):
             # It may be a folder: then the name in it counts, if it is protected.
             found = paths.find_entry(
                 "persistence", paths.normalise(path + "/" + name), inner.text, context, inside=whole
