@@ -100,7 +100,7 @@ def _compact(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest:
                 WHY[risk].format(f"{entry.name} {name}"),
             )
     if any(word.text[:1] == "-" for word in rest):
-        _options_behind(call, entry, name, risks, rest)
+        _options_behind(call, entry, risks, rest)
     role = "either" if Risk.LOCAL_WRITE in risks else "read"
     for word in rest:
         # Whatever the grammar is: a path that is a secret is one, and so is one that runs later.
@@ -111,7 +111,7 @@ def _compact(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest:
 _AS_BAD = frozenset((Risk.CODE_EXECUTION, Risk.NETWORK_EGRESS, Risk.INSTALL, Risk.SYSTEM_WRITE, Risk.DESTRUCTIVE))
 
 
-def _options_behind(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest: list[Word]) -> None:
+def _options_behind(call: Call, entry: Entry, risks: tuple[Risk, ...], rest: list[Word]) -> None:
     """Options behind a sub-command of which the table says the effects only.
 
     Long ones that the program knows in front of it mean the same behind it; `behind` in the table lists those that are
@@ -129,6 +129,4 @@ def _options_behind(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...]
             entry, options=options, numbers="-NUM" in options, commands={}, sub={}, prefix=(), repeated="text",
             style=entry.style if entry.style == "single" else "gnu", loose=lenient,
         )
-    outer, own.name = own.name, f"{entry.name} {name}"
     judge_options_of(call, own, parse(call, rest, own))
-    own.name = outer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 from broker.classify.call import Call, reader
 from broker.classify.commands import by_grammar, judge_parsed
@@ -46,13 +47,36 @@ def _printenv(call: Call) -> None:
 @reader("kill")
 def _kill(call: Call) -> None:
     words = [word.text for word in call.words[1:]]
-    if call.entry.name == "kill":
+    if _only_asks(call.name, words):
+        return
+    targets = [text for text in words if text[:1] != "-"]
+    if not targets or not all(_OWN_JOB.fullmatch(text) for text in targets):
+        why = "It signals processes, which are the task's own as its files are: nobody else's can be seen in a sandbox."
+        call.add(Risk.LOCAL_WRITE, "process.signal", why)
+    if call.name == "kill":
         _judge_pids(call, words)
         return
-    names = [text for text in words if not text.startswith("-")]
-    whose = [text for text in words if re.match(r"-[a-zA-Z0-9]*[uU]|--(?:e?uid|user)", text)]
-    if any(name in ("", ".", ".*", "^", "$") for name in names) or (whose and len(names) <= 1):
+    whose = [
+        text
+        for text in words
+        if re.match(r"-(?!USR[12]|(?:SIG)?[A-Z]{3})[a-zA-Z0-9]*[uU]|--(?:e?uid|user)", text)
+    ]
+    if any(name in ("", ".", ".*", "^", "$") for name in targets) or (whose and len(targets) <= 1):
         call.add(Risk.DESTRUCTIVE, "process.kill_all", "It ends every process of a user.")
+
+
+_OWN_JOB = re.compile(r"%[\w+%-]*")
+
+
+_SIGNAL_FOLLOWS = {"kill": ("-s", "-n", "--signal"), "killall": ("-s", "--signal")}
+_LISTS = {"kill": ("-l", "-L", "--list", "--table"), "killall": ("-l", "--list")}
+
+
+def _only_asks(name: str, words: list[str]) -> bool:
+    """Whether signals are only listed, or sent as 0, which tells whether a process is there."""
+    follows = _SIGNAL_FOLLOWS.get(name, ("--signal",))
+    signal = next((after for text, after in pairwise(words) if text in follows), "")
+    return signal in ("0", "EXIT") or words[:1] == ["-0"] or bool(words and words[0] in _LISTS.get(name, ()))
 
 
 def _judge_pids(call: Call, words: list[str]) -> None:
