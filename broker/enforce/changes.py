@@ -200,8 +200,11 @@ class _Walk:
                     old_folder = old is not None and old.is_folder
                     yield from self._one_folder(below, new, old, old_folder=old_folder)
                     pending.append((below, old_folder, opaque))
-                else:
+                    continue
+                try:
                     yield from self._one(below, entry.name, self.upper.at(path), real, new, old)
+                except OSError as error:  # it cannot be read, or has become another since it was listed
+                    yield self._unreadable(below, error)
 
     def _one_folder(
         self, path: str, new: Facts, old: Facts | None, *, old_folder: bool

@@ -16,7 +16,7 @@ from broker.classify import classify
 from broker.classify.contents import MAX_CONTENT, looks_into
 from broker.classify.context import Context
 from broker.classify.plain_names import is_plain
-from broker.classify.risk import Assessment, Risk
+from broker.classify.risk import Risk
 from broker.decide.decide import decide
 from broker.decide.envelope import Envelope
 from broker.decide.refusal import nobody_to_ask
@@ -107,7 +107,7 @@ class ChangeJudge:
             refusal = refusal or answer
         assert refusal is not None
         denial = nobody_to_ask(operation, refusal) if isinstance(refusal, Ask) else refusal
-        return _as_landing(change, self.path(change), denial, assessment)
+        return _as_landing(change, self.path(change), denial)
 
     def path(self, change: Change) -> str:
         """Return the absolute path of a change."""
@@ -180,13 +180,20 @@ def never(change: Change, path: str) -> Deny:
     )  # fmt: skip
 
 
-def _as_landing(change: Change, path: str, denial: Deny, assessment: Assessment) -> Deny:
+def _as_landing(change: Change, path: str, denial: Deny) -> Deny:
     """Say a refusal in the words of landing: what was changed, and who keeps it back."""
-    del assessment
     return Deny(
         what=f"{change.kind} {path}", effects=denial.effects, layer=Layer.LANDING, rule=denial.rule, reason=denial.reason,
-        hint="It is kept: the operator can look at it (broker diff) and land it (broker land).", approvable=denial.approvable,
+        hint="It is kept: the operator can look at it (broker diff) and land it (broker land)" + _for_good(denial) + ".",
+        approvable=denial.approvable,
     )  # fmt: skip
+
+
+def _for_good(denial: Deny) -> str:
+    """Say how the profile would let this land every time, where it can."""
+    if denial.effects != {Risk.PERSISTENCE}:
+        return ""
+    return f', or let this land each time: land = {{allow = ["{denial.rule}"]}} in the profile'
 
 
 def hold_together(judged: Judged) -> None:
@@ -217,6 +224,8 @@ def _held_back(judged: Judged) -> dict[Change, tuple[Deny | None, str]]:
             for path in filter(None, (change.path, change.source)):  # a renamed file's old name goes with the new one
                 not_made.setdefault((change.part, path), denial)
             continue
+        if change.new is None and change.kind is not Kind.DELETED:  # nobody knows what is there in the layer
+            not_made.setdefault((change.part, change.path), denial)
         kept = not_deleted if change.kind is Kind.DELETED else not_read if change.new is None else None
         if kept is not None:
             for path in (change.path, *folders_above(change.path)):
