@@ -157,19 +157,24 @@ class _Walk:
         self.opaque = ""  # the topmost opaque folder that what is yielded lies in
         self.began, self.root = layer.manifest.began, layer.manifest.parts[part][0]
         self._put_back = {path: ctime for where, path, ctime in layer.manifest.put_back if where == part}
-        self._originals: list[str] = []  # the real files that the task changed or deleted
+        self._originals: dict[str, Facts] = {}  # the real files that the task changed or deleted
         self._moved: list[tuple[Change, bytes, str]] = []  # new names of real files: what they are a copy of, what hides them
 
     def everything(self) -> Iterator[Change]:
         """Walk it all. Where the new names of real files come from is known at the end."""
         yield from self.folder("", there=True)
-        handles = {_handle(path, *self.real.parent(path)): path for path in self._originals} if self._moved else {}
+        if not self._moved:
+            return
+        handles = {_handle(path, *self.real.parent(path)): path for path in self._originals}
+        # In a user namespace of its own, or of files without handles, overlayfs keeps an empty one: then time and size tell
+        # a file that was only renamed, and of one that was changed as well nobody can say which it was.
+        alike = {(facts.size, facts.mtime): path for path, facts in self._originals.items()}
         for change, origin, opaque in self._moved:
+            assert change.new is not None
             self.opaque = opaque
-            # Of a file system whose files have no handles overlayfs keeps an empty one: then nothing can be told.
-            source = handles.get(origin[_ORIGIN_HEAD:], "") if origin else ""
-            gone = "the file that the task changed is gone" if origin and not source else ""
-            yield change._replace(source=source, conflict=gone)
+            source = handles.get(origin[_ORIGIN_HEAD:]) if origin else alike.get((change.new.size, change.new.mtime))
+            gone = source is None and (bool(origin) or not self._originals)
+            yield change._replace(source=source or "", conflict="the file that the task changed is gone" if gone else "")
 
     def folder(self, top: str, *, there: bool) -> Iterator[Change]:
         """Walk a folder of the layer; `there`: the real one is a folder too.
@@ -269,7 +274,7 @@ class _Walk:
             else:
                 self._moved.append((made, origin, self.opaque))
             return
-        self._originals.append(path)
+        self._originals[path] = old
         same = new.size == old.size and new.size <= COMPARED and _same_bytes(name, upper, real)
         # An inode with other names may be used out of the workspace: it gets a successor, and stays as it is itself.
         shared = old.links > 1
@@ -299,7 +304,7 @@ class _Walk:
             if not facts.is_folder:
                 thing = Thing.LINK if stat.S_ISLNK(facts.mode) else Thing.FILE if stat.S_ISREG(facts.mode) else Thing.SPECIAL
                 if thing is Thing.FILE:
-                    self._originals.append(path)
+                    self._originals[path] = facts
                 yield Change(self.part, path, Kind.DELETED, thing, None, facts, conflict=self._since(path, facts))
             elif emptied:
                 yield Change(self.part, path, Kind.DELETED, Thing.FOLDER, None, facts)

@@ -122,7 +122,7 @@ class ChangeJudge:
                 action = FileAction.DELETE
             case Kind.MODE, _:
                 action = FileAction.MODE
-            case Kind.TIMES, _:
+            case Kind.TIMES, _ if not looks_into(path, self._context):  # of others the content decides: it is the same
                 action = FileAction.TIMES
             case _, Thing.FOLDER:
                 action = FileAction.MKDIR
