@@ -77,6 +77,13 @@ def _row_of(path: str, entry: paths.Entry | None) -> Row | None:
     )
 
 
+def landing_rules() -> tuple[str, ...]:
+    """Return the id of every rule that can make a change of the workspace persistence, for a profile to name."""
+    own = {row.rule for row in _rows().values()} | {"contents.unreadable", "contents.planted-command"}
+    own -= {"contents.project-code"}  # a local write, whoever asks
+    return tuple(sorted({f"path.persistence:{key}" for key in load()["paths"]["persistence"]["workspace"]} | own))
+
+
 def looks_into(path: str, context: Context) -> bool:
     """Whether the content of this file would be looked into: then whoever asks should hand it over."""
     resolved = paths.resolve(path, context.cwd, context)

@@ -110,10 +110,11 @@ def _by_classes(level: Envelope, question: Question, rest: Sequence[Part], *, li
     worst: tuple[Risk, Part] | None = None
     refused: set[Risk] = set()
     for part in rest:
-        if part.effects <= own:
+        effects = _effects_in(scope, part, own) - _lifted(level, part)
+        if part.effects <= own or effects <= own:
             continue
         beyond_own = True
-        excess = _effects_in(scope, part, own) - own - granted
+        excess = effects - own - granted
         refused |= excess
         if excess and (worst is None or max(excess) > worst[0]):
             worst = (max(excess), part)
@@ -134,6 +135,15 @@ def _effects_in(scope: Grant | None, part: Part, own: frozenset[Risk]) -> frozen
     if not merely_unrecognised(part):
         return part.effects
     return (part.effects - {Risk.UNKNOWN}) | {Risk.CODE_EXECUTION}
+
+
+def _lifted(level: Envelope, part: Part) -> frozenset[Risk]:
+    """Return persistence if the profile lets land, by its rule, everything that makes this part persistence."""
+    lands = level.lands
+    if not lands or Risk.PERSISTENCE not in part.effects:
+        return frozenset()
+    rules = [reason.rule for reason in part.reasons if reason.risk is Risk.PERSISTENCE]
+    return frozenset({Risk.PERSISTENCE}) if rules and all(rule in lands for rule in rules) else frozenset()
 
 
 def _allow(permitted: list[tuple[Envelope, Allow]], scope: Grant | None) -> Allow:

@@ -62,6 +62,16 @@ class Envelope:
         """The classes that every level permits."""
         return frozenset.intersection(*(level.own_effects for level in self.levels()))
 
+    @property
+    def lands(self) -> frozenset[str]:
+        """The rules of persistence that this level lets land: the operator named what may be planted, and where.
+
+        Only where each change is judged again before it is real, and never for an untrusted task.
+        """
+        if self.profile.sandbox.workspace != "overlay" or self.effective_trust is Trust.UNTRUSTED:
+            return frozenset()
+        return self.profile.lands
+
     def grant_effects(self, entry: AllowEntry) -> frozenset[Risk]:
         """Return what this level lets the processes below `entry` have.
 

@@ -85,7 +85,7 @@ class SandboxSettings:
 class Profile:
     """A named permission envelope. `effects` is the final set: the ceiling's classes, then add and remove.
 
-    `denylist` holds token prefixes. `source` is the file it came from; `digest` is the SHA-256 of the
+    `denylist` holds token prefixes. `lands` are the rules of persistence that may land, in a copy-on-write workspace. `source` is the file it came from; `digest` is the SHA-256 of the
     content (not of the file's bytes), so that two spellings of one profile have one digest.
     """
 
@@ -96,6 +96,7 @@ class Profile:
     allowlist: tuple[AllowEntry, ...] = ()
     denylist: tuple[tuple[str, ...], ...] = ()
     disabled_tools: frozenset[str] = frozenset()
+    lands: frozenset[str] = frozenset()
     env: Environment = field(default_factory=Environment)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     requires: tuple[str, ...] = LAYERS

@@ -40,6 +40,8 @@ def _reach(profile: Profile) -> list[str]:
             "it permits code_execution by itself, so its allowlist narrows nothing; "
             "lower max_risk to local_write if only the listed commands are to run code"
         )
+    if profile.lands and profile.sandbox.workspace != "overlay":
+        said.append("land.allow has no effect: only a copy-on-write workspace (overlay) has a landing")
     if profile.sandbox.workspace == "read-only" and Risk.LOCAL_WRITE in profile.effects:
         said.append("its workspace is read-only, so local_write reaches temporary space only")
     return said

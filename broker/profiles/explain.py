@@ -37,6 +37,7 @@ def sections(profile: Profile) -> tuple[Section, ...]:
         ("denies, wherever it stands", tuple((f"{command_line(each)} …", "") for each in profile.denylist)),
         ("refuses (or asks, where somebody can be asked)", _refuses(profile, _ASKABLE)),
         ("always refuses", _refuses(profile, _NOT_ASKABLE)),
+        ("may land although it runs later", tuple((rule, "") for rule in sorted(profile.lands))),
         ("tools taken away", tuple((tool, "") for tool in sorted(profile.disabled_tools))),
         ("environment", _environment(profile)),
         ("sandbox", _sandbox(profile)),

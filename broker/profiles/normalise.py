@@ -58,6 +58,7 @@ def canonical(profile: Profile) -> dict[str, Any]:
     data["max_risk"] = profile.max_risk.label
     data["effects"] = [risk.label for risk in sorted(profile.effects)]
     data["disabled_tools"] = sorted(profile.disabled_tools)
+    data["lands"] = sorted(profile.lands)
     for entry, shown in zip(profile.allowlist, data["allowlist"], strict=True):
         shown["effects"] = [risk.label for risk in sorted(entry.effects)]
     data["env"]["set"] = dict(profile.env.set)
@@ -90,6 +91,7 @@ class _Reader:
             disabled_tools=frozenset(
                 self.one_of(tool, TOOLS, "tools", "disabled") for tool in table.tools.disabled
             ),
+            lands=self.lands(table.land.allow),
             env=self.environment(table.env),
             sandbox=self.sandbox(table.sandbox),
             requires=self.requires(table.requires),
@@ -194,6 +196,15 @@ class _Reader:
                 entry.command,
             )
         return effects
+
+    def lands(self, rules: tuple[str, ...]) -> frozenset[str]:
+        """Take the ids of rules, as denials name them. A misspelt one would permit nothing, and never say so."""
+        if not rules:
+            return frozenset()
+        from broker.classify.contents import landing_rules
+
+        known = landing_rules()
+        return frozenset(self.one_of(rule, known, "land", "allow") for rule in rules)
 
     def environment(self, table: EnvTable) -> Environment:
         for name in (*table.passed, *table.set):

@@ -26,6 +26,7 @@ _ELSEWHERE = {
     "deny": "denylist",
     "disabled": "tools.disabled",
     "disabled_tools": "tools.disabled",
+    "lands": "land.allow",
     "engine": "sandbox.engine",
     "image": "sandbox.image",
     "workspace": "sandbox.workspace",
@@ -58,6 +59,12 @@ class EffectsTable(NamedTuple):
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
+
+
+class LandTable(NamedTuple):
+    """`land`: which rules of persistence may land."""
+
+    allow: tuple[str, ...] = ()
 
 
 class EnvTable(NamedTuple):
@@ -94,6 +101,7 @@ class ProfileTable(NamedTuple):
     allowlist: tuple[str | EntryTable, ...] = ()
     denylist: tuple[str, ...] = ()
     effects: EffectsTable = EffectsTable()
+    land: LandTable = LandTable()
     env: EnvTable = EnvTable()
     sandbox: SandboxTable = SandboxTable()
     requires: tuple[str, ...] | None = None
@@ -110,6 +118,7 @@ _ENTRY: Shape = {
 }
 _TOOLS: Shape = {"disabled": _texts}
 _EFFECTS: Shape = {"add": _texts, "remove": _texts}
+_LAND: Shape = {"allow": _texts}
 _ENV: Shape = {"pass": _texts, "set": texts_by_name}
 _SANDBOX: Shape = {
     "engine": _text,
@@ -133,11 +142,12 @@ _PROFILE: Shape = {
     "allowlist": list_of(table_of(_ENTRY, EntryTable, needs=("command",), or_text=True)),
     "denylist": _texts,
     "effects": table_of(_EFFECTS, EffectsTable),
+    "land": table_of(_LAND, LandTable),
     "env": table_of(_ENV, EnvTable),
     "sandbox": table_of(_SANDBOX, SandboxTable),
     "requires": list_of(_text, or_none=True),
 }
-_INNER = {"tools": _TOOLS, "effects": _EFFECTS, "env": _ENV, "sandbox": _SANDBOX}
+_INNER = {"tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "sandbox": _SANDBOX}
 
 
 class Source:

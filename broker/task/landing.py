@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.enforce import landing
 from broker.enforce.changes import Change, Kind, WorkspaceMoved, changes_of
-from broker.enforce.layer import Layer, list_layers, one_landing_at_a_time
+from broker.enforce.layer import Layer, LayerGone, list_layers, one_landing_at_a_time
 from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
@@ -41,7 +41,6 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
     Raises JournalError when the record cannot be made; nothing has landed then. Whatever else goes wrong is in the
     answer, and the layer is kept.
     """
-    layer.update(state="ended", ended=_now())
     judge = ChangeJudge(layer, task.envelope, task.context, task.grants(), how.keep)
     roots = tuple(path for path, _, _ in layer.manifest.parts)
     with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
@@ -49,6 +48,8 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
             judged = judge.judge(changes_of(layer))
         except (OSError, BrokerError) as error:
             return _failed(layer, task, journal, f"the changes cannot be looked at: {error}")
+        # Before anything lands: should that fail, or the broker die, `broker land` knows what was not permitted.
+        layer.update(state="ended", ended=_now(), judged=True, withheld=_reasons(judge, judged))
         for one in judged.withheld:
             task.refuse("landing", one.denial)
         wanted = how.land == "auto" or (how.land == "ask" and how.ask is not None and bool(judged.landing) and how.ask(judged))
@@ -61,13 +62,16 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
         kept = layer.run if judged.withheld or judged.conflicts or len(done) < len(judged.landing) else ""
         result = as_result(judged, done, layer.manifest.workspace, roots, kept)
         if kept:
-            reasons = [(judge.path(one.change), one.denial.reason) for one in judged.withheld]
-            reasons += [(judge.path(change), f"conflict: {why}") for change, why in judged.conflicts]
-            layer.update(state="kept", withheld=tuple(reasons))
+            layer.update(state="kept", withheld=_reasons(judge, judged))
             journal.append(event.LAYER_KEPT, task=task.path, layer=str(layer.folder), counts=result["counts"])
-    if not kept:
-        layer.remove()
+        else:
+            layer.remove()
     return result
+
+
+def _reasons(judge: ChangeJudge, judged: Judged) -> tuple[tuple[str, str], ...]:
+    reasons = [(judge.path(one.change), one.denial.reason) for one in judged.withheld]
+    return (*reasons, *((judge.path(change), f"conflict: {why}") for change, why in judged.conflicts))
 
 
 def carry(layer: Layer, judged: Judged, journal: Journal, task: str, **fields: object) -> list[Change]:
@@ -120,9 +124,13 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
     Without paths, and not everything: what the profile permits. Raises UsageError where that is not known.
     """
     workspace, roots = layer.manifest.workspace, tuple(path for path, _, _ in layer.manifest.parts)
-    if layer.manifest.state == "running" and not paths and not everything:
-        raise UsageError(f"nobody judged the changes of {layer.run}: its broker died. Name the paths, or say --all")
     with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
+        refuse_running(layer)
+        if not layer.manifest.judged and not paths and not everything:
+            raise UsageError(
+                f"nobody judged the changes of {layer.run}: its task did not come to an end. Look at them (broker diff "
+                f"{layer.run}), and name the paths, or say --all"
+            )
         if landing.interrupted(layer):
             landing.recover(layer)
         withheld = {} if everything or paths else dict(layer.manifest.withheld)
@@ -147,16 +155,23 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
             journal.append(event.RUN_FINISHED, status="finished", exit_code=0, landed=len(done))
         left = len(before) - len(done)
         result = as_result(judged, done, workspace, roots, layer.run if left else "")
-        if left and layer.manifest.state == "running":
+        if not left:
+            layer.remove()
+        elif layer.manifest.state == "running":
             layer.update(state="kept", ended=_now())
-    if not left:
-        layer.remove()
     return result
+
+
+def refuse_running(layer: Layer) -> None:
+    """Raise UsageError when the task of a layer still runs."""
+    if layer.running():
+        raise UsageError(f"{layer.run} still runs. End it first, or wait until it has ended")
 
 
 def discard(layer: Layer, state: Path) -> None:
     """Throw a layer away, recorded in a run of its own."""
     with layer.locked():
+        refuse_running(layer)
         if landing.interrupted(layer):
             with contextlib.suppress(WorkspaceMoved):  # then there is nothing to put in order, either
                 landing.recover(layer)
@@ -167,7 +182,7 @@ def discard(layer: Layer, state: Path) -> None:
             )  # fmt: skip
             journal.append(event.LAYER_DISCARDED, layer=str(layer.folder), decided_by="operator")
             journal.append(event.RUN_FINISHED, status="finished", exit_code=0)
-    layer.remove()
+        layer.remove()
 
 
 def recover_landings(base: Path) -> Iterator[str]:
@@ -175,7 +190,7 @@ def recover_landings(base: Path) -> Iterator[str]:
     for layer in list_layers(base):
         if not landing.interrupted(layer):
             continue
-        with layer.locked(wait=False) as ours:
+        with contextlib.suppress(LayerGone), layer.locked(wait=False) as ours:
             if ours and landing.interrupted(layer):
                 with one_landing_at_a_time(base, layer):
                     try:
@@ -186,14 +201,24 @@ def recover_landings(base: Path) -> Iterator[str]:
                 yield f"landing of {layer.run} that was interrupted: {how}"
 
 
+def remove_old(layer: Layer, seconds: float) -> bool:
+    """Remove a layer if nobody needs it, and nobody is at it. Says whether it did."""
+    with contextlib.suppress(LayerGone), layer.locked(wait=False) as ours:
+        if ours and _is_old(layer, seconds):
+            layer.remove()
+            return True
+    return False
+
+
 def old_layers(base: Path, seconds: float) -> list[Layer]:
     """Return the layers that nobody needs: kept for longer than this, or of a dead broker's task that changed nothing."""
-    now = _now()
-    return [
-        layer for layer in list_layers(base)
-        if not layer.running()
-        and (now - (layer.manifest.ended or layer.manifest.began) > seconds * 1e9 or layer.untouched())
-    ]  # fmt: skip
+    return [layer for layer in list_layers(base) if _is_old(layer, seconds)]
+
+
+def _is_old(layer: Layer, seconds: float) -> bool:
+    if layer.running() or landing.interrupted(layer):
+        return False
+    return _now() - (layer.manifest.ended or layer.manifest.began) > seconds * 1e9 or layer.untouched()
 
 
 def _failed(layer: Layer, task: Task, journal: Journal, why: str) -> dict[str, Any]:

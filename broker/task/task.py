@@ -304,7 +304,7 @@ class Task:
                 if operation.action is FileAction.DELETE and os.path.lexists(path):
                     return None
                 continue
-            plain = FileChange(action=FileAction.WRITE, path=path)
+            plain = FileChange(action=FileAction.WRITE, path=path, landing=True)
             answer = decide(plain, classify(plain, self.context), self.envelope, self.context, scope=scope)
             if not isinstance(answer, Allow):
                 return None

@@ -34,6 +34,7 @@ profiles = st.builds(
     allowlist=st.lists(entries, max_size=3).map(tuple),
     denylist=st.lists(commands.map(lambda argv: argv[:2]), max_size=2).map(tuple),
     disabled_tools=st.sampled_from([frozenset(), frozenset(), frozenset({"shell"})]),
+    lands=st.sampled_from([frozenset(), frozenset({"other"})]),
 )
 steps = st.tuples(profiles, st.sampled_from(Trust))
 chains = st.lists(steps, min_size=1, max_size=4)
