@@ -723,7 +723,8 @@ def secrets_among(names: list[str]) -> list[str]:
     """Return those names of files that say of themselves that they hold a secret, as `is_secret` does, but at once."""
     lower = "\n".join(names).lower()
     if lower.count("\n") != len(names) - 1 or not lower.isascii():
-        return [name for name in names if is_secret(name)]  # a name of several lines, or whose case changes its length
+        # A name of several lines, or whose case changes its length.
+        return [name for name in names if is_secret(name)]
     if not _any_secret().search(lower):
         return []
     return [name for name in names if is_secret(name)]
