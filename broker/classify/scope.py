@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -135,8 +136,8 @@ class Inquiry:
             return self.fixed_span
         if self.joins:
             return (
-                start + 2 * sum(1 for at in self.joins if at <= start),
-                end + 2 * sum(1 for at in self.joins if at < end),
+                start + 2 * bisect_right(self.joins, start),
+                end + 2 * bisect_left(self.joins, end),
             )
         return (start, end)
 

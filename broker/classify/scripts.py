@@ -147,7 +147,8 @@ def _writes(call: Call, program: Word | None, name: str) -> None:
 MAX_AWK = 16 * 1024
 """A longer awk program is not read: the expressions below take time that grows with its square."""
 
-_AWK_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+# One that is never closed ends with its line, and the program is none: it is not looked for again and again.
+_AWK_STRING = re.compile(r'"((?:[^"\\\n]++|\\.)*+)(?:"|(?=\n)|\Z)')
 _AWK_REGEX = re.compile(r"(?:(?<=[(,!~&|{};])|(?<=^)|(?<=\n))[ \t\r]*/(?:[^/\\\n]|\\.)+/")
 _AWK_SYSTEM = re.compile(r"\bsystem\s*\(")
 _AWK_LOAD = re.compile(r"@(?:load|include)\b")

@@ -388,6 +388,8 @@ def test_the_answer_is_the_same_in_another_process_with_another_environment(tmp_
         "f(){ " * 10000,
         "a\\\n" + "<<E\n" * 16000,
         "a\\\n" + "".join(f"<<E{number}\n" for number in range(8000)),
+        "x=" + "a\\\n\n" * 4000,
+        "awk '" + 'a\\"' * 5000 + "'",
         "a|" * 4095,
         "(a)" * 2700,
         ")" * 8190,
