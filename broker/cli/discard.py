@@ -22,14 +22,11 @@ def run(args: argparse.Namespace) -> int:
     import json
 
     from broker.enforce.layer import find_layer, layers_base
-    from broker.errors import UsageError
     from broker.record.run_files import state_dir
     from broker.task.landing import discard
 
     state = state_dir()
     layer = find_layer(layers_base(state), args.task)
-    if layer.running():
-        raise UsageError(f"{layer.run} still runs. End it first")
     size = layer.size()
     discard(layer, state)
     if args.json:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from broker.errors import UsageError
     from broker.profiles.quantity import parse_time
     from broker.record.run_files import state_dir
-    from broker.task.landing import old_layers, recover_landings
+    from broker.task.landing import old_layers, recover_landings, remove_old
 
     try:
         seconds = parse_time(args.older_than)
@@ -51,14 +51,15 @@ def run(args: argparse.Namespace) -> int:
     for layer in list_layers(base):
         if layer.running():
             continue
+        size = layer.size()
+        gone = layer.run in old and (args.dry_run or remove_old(layer, seconds))
         row = {
-            "run": layer.run, "workspace": layer.manifest.workspace, "bytes": layer.size(),
+            "run": layer.run, "workspace": layer.manifest.workspace, "bytes": size,
             "age_seconds": round(time.time() - (layer.manifest.ended or layer.manifest.began) / 1e9),
-            "removed" if not args.dry_run else "would_be_removed": layer.run in old,
+            "removed" if not args.dry_run else "would_be_removed": gone,
         }  # fmt: skip
         kept.append(row)
-        if layer.run in old and not args.dry_run:
-            layer.remove()
+        if gone and not args.dry_run:
             removed.append(f"changes of {layer.run}")
     if args.json:
         print(json.dumps({"removed": removed, "layers": kept}))

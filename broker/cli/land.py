@@ -36,8 +36,6 @@ def run(args: argparse.Namespace) -> int:
 
     state = state_dir()
     layer = find_layer(layers_base(state), args.task)
-    if layer.running():
-        raise UsageError(f"{layer.run} still runs. Its changes can land when it has ended")
     if args.everything and args.paths:
         raise UsageError("--all lands everything: leave out the paths, or leave out --all")
     result = land_by_hand(layer, state, args.paths, everything=args.everything)

@@ -40,8 +40,9 @@ class Manifest:
     """What a layer is of. Times are nanoseconds of the clock that file systems use.
 
     `parts` are the real folders (path, device, inode), in the order of the numbered folders. `state` is running, ended or kept.
-    `withheld` are the paths (absolute) that the profile did not permit, with the reason of each. `put_back` are the
-    real files (part, path, ctime) that a landing took away and put back: to be moved changed their ctime.
+    `judged` says that every change was looked at; `withheld` are the paths (absolute) that the profile did not permit,
+    with the reason of each. `put_back` are the real files (part, path, ctime) that a landing took away and put back: to
+    be moved changed their ctime.
     """
 
     run: str
@@ -57,9 +58,18 @@ class Manifest:
     parts: tuple[tuple[str, int, int], ...]
     state: str = "running"
     ended: int = 0
+    judged: bool = False
     withheld: tuple[tuple[str, str], ...] = ()
     put_back: tuple[tuple[int, str, int], ...] = ()
     format: int = FORMAT
+
+
+class LayerGone(UsageError):
+    """Somebody else landed or discarded a layer meanwhile."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"the changes of {run} are not kept any more: they were landed or discarded meanwhile")
+        self.run = run
 
 
 @dataclass(slots=True)
@@ -135,14 +145,24 @@ class Layer:
 
     @contextlib.contextmanager
     def locked(self, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the layer for oneself; yields False when somebody else does and `wait` is not wanted."""
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Hold the layer for oneself; yields False when somebody else does and `wait` is not wanted.
+
+        What is known of it may be old by then: its manifest is read again. Raises LayerGone when it is not there any more.
+        """
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            raise LayerGone(self.run) from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 yield False
                 return
+            known = read_layer(self.folder)
+            if known is None:
+                raise LayerGone(self.run)
+            self.manifest = known.manifest
             yield True
         finally:
             os.close(descriptor)
