@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from broker.classify.call import Call
 from broker.classify.entries import Entry, Option
 from broker.classify.risk import Risk
-from broker.classify.scope import shown
+from broker.classify.scope import TAME, UNKNOWN, shown
 from broker.classify.word import Word
 
 
@@ -68,6 +68,24 @@ def _unknown_option(call: Call, entry: Entry, text: str) -> None:
         )
 
 
+def _values(option: Option) -> int:
+    """How many words an option is with its value: jq's `--arg NAME VALUE` has two of them."""
+    return 3 if option.role == "two" else 2
+
+
+def _may_be_number(entry: Entry, text: str) -> bool:
+    """Whether a piece that only the run will tell stands where a number may: `head -$n`.
+
+    As a number it is harmless, and as anything else it is an option: so are all of these programs'.
+    """
+    if not text.strip("0123456789") or text.strip(f"0123456789{UNKNOWN}{TAME}"):
+        return False
+    return not any(option.effects or option.role not in _HARMLESS for option in entry.options.values())
+
+
+_HARMLESS = frozenset(("", "text", "list", "read", "read_kind"))
+
+
 def _long(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed) -> int:
     word = words[at]
     name, equals, value = word.text.partition("=")
@@ -90,7 +108,7 @@ def _long(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed) 
             given = Word(value, word.static, word.glob, word.start, word.end)
         elif option.takes == "=":
             given = words[at + 1] if at + 1 < len(words) else None
-            step = at + (3 if option.role == "two" else 2)
+            step = at + _values(option)
         _given(call, parsed, option, given)
     return step
 
@@ -102,10 +120,10 @@ def _short(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed)
     if whole is not None and len(text) > 2:  # an option such as `-name` among short ones
         if whole.takes == "=":
             _given(call, parsed, whole, words[at + 1] if at + 1 < len(words) else None)
-            return at + 2
+            return at + _values(whole)
         _given(call, parsed, whole, None)
         return at + 1
-    if entry.numbers and text[1:].isdigit():
+    if entry.numbers and (text[1:].isdigit() or _may_be_number(entry, text[1:])):
         return at + 1
     cursor = 1
     while cursor < len(text):
@@ -129,7 +147,7 @@ def _short(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed)
                 _given(call, parsed, option, Word(attached, word.static, word.glob, word.start, word.end))
                 return at + 1
             _given(call, parsed, option, words[at + 1] if at + 1 < len(words) else None)
-            return at + 2
+            return at + _values(option)
         if option.takes == "?":
             attached = text[cursor:]
             _given(
@@ -166,6 +184,6 @@ def _single(call: Call, entry: Entry, words: list[Word], at: int, parsed: Parsed
         return at + 1
     if option.takes == "=":
         _given(call, parsed, option, words[at + 1] if at + 1 < len(words) else None)
-        return at + 2
+        return at + _values(option)
     _given(call, parsed, option, None)
     return at + 1

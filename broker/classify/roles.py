@@ -117,6 +117,7 @@ ROLES = frozenset(
         "shred",
         "branch",
         "sets_name",
+        "clock",
         "fetch",
         "move",
         "dest",
@@ -174,6 +175,9 @@ def apply_role(call: Call, role: str, word: Word, what: str) -> None:
                 f"program.{call.entry.name.replace(' ', '.')}",
                 f"{what} changes a reference.",
             )
+        case "clock":  # `date MMDDhhmm`
+            if word.known and word.text[:1].isdigit():
+                call.add(Risk.SYSTEM_WRITE, "option.clock", "It sets the machine's clock.")
         case "sets_name":
             call.add(Risk.SYSTEM_WRITE, "option.hostname", "It names the machine.")
         case "fetch":
