@@ -108,7 +108,9 @@ def _compact(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest:
             apply_role(call, role, word, entry.name)
 
 
-_AS_BAD = frozenset((Risk.CODE_EXECUTION, Risk.NETWORK_EGRESS, Risk.INSTALL, Risk.SYSTEM_WRITE, Risk.DESTRUCTIVE))
+_AS_BAD = frozenset(
+    (Risk.CODE_EXECUTION, Risk.NETWORK_EGRESS, Risk.INSTALL, Risk.SYSTEM_WRITE, Risk.DESTRUCTIVE)
+)
 
 
 def _options_behind(call: Call, entry: Entry, risks: tuple[Risk, ...], rest: list[Word]) -> None:
@@ -123,10 +125,21 @@ def _options_behind(call: Call, entry: Entry, risks: tuple[Risk, ...], rest: lis
     key = "*lenient" if lenient else "*strict"
     own = entry.subs.get(key)
     if own is None:
-        options = {name: option for name, option in entry.options.items() if name[:2] == "--" or entry.style == "single"}
+        options = {
+            name: option
+            for name, option in entry.options.items()
+            if name[:2] == "--" or entry.style == "single"
+        }
         options |= parse_options(f"-h --help {behind}")
         own = entry.subs[key] = replace(
-            entry, options=options, numbers="-NUM" in options, commands={}, sub={}, prefix=(), repeated="text",
-            style=entry.style if entry.style == "single" else "gnu", loose=lenient,
+            entry,
+            options=options,
+            numbers="-NUM" in options,
+            commands={},
+            sub={},
+            prefix=(),
+            repeated="text",
+            style=entry.style if entry.style == "single" else "gnu",
+            loose=lenient,
         )
     judge_options_of(call, own, parse(call, rest, own))
