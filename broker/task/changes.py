@@ -8,7 +8,7 @@ programs below it write may land too: the layer does not tell who wrote what.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer
 from broker.enforce import layer as layers
 from broker.enforce.changes import Change, Kind, Thing
 from broker.request.operation import FileAction, FileChange
+from broker.task.together import folders_above, held_back
 
 SHOWN = 1_000  # changes of each kind that a result lists; the rest are counted
 
@@ -203,48 +204,17 @@ def hold_together(judged: Judged) -> None:
     stays. Where one thing took another's place both land or neither. And a new folder that would be empty because
     nothing in it may land is not made.
     """
-    while held := _held_back(judged):
+    kept = [*((one.change, one.denial) for one in judged.withheld), *((change, None) for change, _ in judged.conflicts)]
+    held = held_back(judged.landing, kept)
+    if held:
         judged.landing = [change for change in judged.landing if change not in held]
-        for change, (denial, why) in held.items():
-            if denial is None:
-                judged.conflicts.append((change, why))
-            else:
-                judged.withheld.append(Withheld(change=change, denial=denial))
-    if judged.withheld or judged.conflicts:
+    for change, (denial, why) in held.items():
+        if denial is None:
+            judged.conflicts.append((change, why))
+        else:
+            judged.withheld.append(Withheld(change=change, denial=denial))
+    if kept:
         _without_hollow_folders(judged)
-
-
-def _held_back(judged: Judged) -> dict[Change, tuple[Deny | None, str]]:
-    """Return the changes that are to land and cannot, because of others that do not; with the others' denial, if any."""
-    not_made: dict[tuple[int, str], Deny | None] = {}
-    not_deleted: dict[tuple[int, str], Deny | None] = {}  # and the folders above
-    not_read: dict[tuple[int, str], Deny | None] = {}
-    for change, denial in (*((one.change, one.denial) for one in judged.withheld), *((c, None) for c, _ in judged.conflicts)):
-        if change.kind is Kind.CREATED:
-            for path in filter(None, (change.path, change.source)):  # a renamed file's old name goes with the new one
-                not_made.setdefault((change.part, path), denial)
-            continue
-        if change.new is None and change.kind is not Kind.DELETED:  # nobody knows what is there in the layer
-            not_made.setdefault((change.part, change.path), denial)
-        kept = not_deleted if change.kind is Kind.DELETED else not_read if change.new is None else None
-        if kept is not None:
-            for path in (change.path, *folders_above(change.path)):
-                kept.setdefault((change.part, path), denial)
-    held: dict[Change, tuple[Deny | None, str]] = {}
-    for change in judged.landing if not_made or not_deleted or not_read else ():
-        here = (change.part, change.path)
-        above = [(change.part, path) for path in folders_above(change.path)]
-        if change.kind is Kind.DELETED:
-            for kept in (not_deleted, not_read):
-                if here in kept:
-                    held[change] = (kept[here], "something in it changed since the task began")
-            above = [here, *above]
-        elif change.kind is Kind.CREATED and here in not_deleted:
-            held[change] = (not_deleted[here], "what it took the place of changed since the task began")
-        stuck = next((path for path in above if path in not_made), None)
-        if stuck is not None and change not in held:
-            held[change] = (not_made[stuck], "what holds it, or takes its place, cannot land")
-    return held
 
 
 def _without_hollow_folders(judged: Judged) -> None:
@@ -268,13 +238,6 @@ def _without_hollow_folders(judged: Judged) -> None:
 
 def _is_new_folder(change: Change) -> bool:
     return change.kind is Kind.CREATED and change.thing is Thing.FOLDER
-
-
-def folders_above(path: str) -> Iterator[str]:
-    """Yield the folders that hold a path, nearest first."""
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 def _read(path: str) -> bytes | None:

@@ -19,8 +19,9 @@ from broker.enforce.layer import Layer, LayerGone, list_layers, one_landing_at_a
 from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
-from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, folders_above, hold_together, never
+from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, hold_together, never
 from broker.task.task import Task
+from broker.task.together import folders_above
 
 PATHS_PER_EVENT = 1_000
 LAND = ("auto", "ask", "never")
