@@ -278,7 +278,8 @@ def _stage(tree: _Tree, step: _Step, landed: Landed) -> bool:
     try:
         folder, name = tree.upper.parent(change.path)
         # A file with other names in the layer is copied: what stays in the layer must not change with the real one.
-        step.in_layer = tree.renames and (
+        # And one in a folder that the task closed, out of which only root could take it.
+        step.in_layer = tree.renames and _is_open(folder) and (
             change.thing is Thing.LINK or (change.thing is Thing.FILE and change.new.links == 1)
         )
         if not step.in_layer:
@@ -297,6 +298,10 @@ def _stage(tree: _Tree, step: _Step, landed: Landed) -> bool:
         return False
     step.staged = found.st_ino if step.in_layer else _facts(step.name, tree.staging).inode
     return True
+
+
+def _is_open(folder: int) -> bool:
+    return os.geteuid() == 0 or bool(os.fstat(folder).st_mode & stat.S_IWUSR)
 
 
 def _make(tree: _Tree, new: str, folder: int, name: str, change: Change) -> None:
