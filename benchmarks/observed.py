@@ -126,11 +126,44 @@ def make_project(folder: Path) -> None:
         " && git tag v1 && rm -rf .git/hooks/*",
     ):  # fmt: skip
         subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, check=False)
+    plant(folder)
     home = folder.parent / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "id_ed25519").write_text("key\n")
     (home / ".netrc").write_text("machine a login b password c\n")
     (home / ".gitconfig").write_text("[user]\n\tname = a\n\temail = a@b\n[safe]\n\tdirectory = *\n")
+
+
+def plant(folder: Path) -> None:
+    """Put code where tools look for their settings: whoever runs it leaves a file `ran-…` in the project."""
+    python, node, ruby = (
+        "open('ran-{0}', 'w')\n",
+        "require('fs').writeFileSync('ran-{0}', '')\n",
+        "File.write('ran-{0}', '')\n",
+    )
+    texts = {
+        "conftest.py": python, "setup.py": python, "noxfile.py": python, "sitecustomize.py": python, "usercustomize.py": python,
+        "planted_plugin.py": python, "tasks.py": python, "fabfile.py": python, "manage.py": python, "docs/conf.py": python,
+        "pavement.py": python, "SConstruct": python, "wscript": python, ".pythonrc.py": python, ".pdbrc": python,
+        ".prettierrc.js": node, ".eslintrc.js": node, "eslint.config.js": node, "webpack.config.js": node, "Gruntfile.js": node,
+        "gulpfile.js": node, "jest.config.js": node, "babel.config.js": node, ".pnp.cjs": node, ".pnpmfile.cjs": node,
+        "postcss.config.js": node, "stylelint.config.js": node, "vite.config.js": node, "rollup.config.js": node,
+        "Gemfile": ruby, "Rakefile": ruby, ".irbrc": ruby, "Vagrantfile": ruby, ".rubocop.rb": ruby, "x.gemspec": ruby,
+        "mypy.ini": "[mypy]\nplugins = planted_plugin.py\n", ".yarnrc": 'yarn-path "./planted.js"\n', "planted.js": node,
+        ".flake8": "[flake8:local-plugins]\nextension = X = planted_plugin:x\npaths = .\n", "tox.ini": "[tox]\nenvlist = py\n",
+        ".pylintrc": "[MASTER]\ninit-hook = open('ran-pylintrc', 'w')\n", "package.json": '{"name": "x", "version": "1.0.0"}\n',
+        ".gdbinit": "shell touch ran-gdbinit\n", ".lldbinit": "platform shell touch ran-lldbinit\n", "CMakeLists.txt": "project(x)\n",
+        ".exrc": "!touch ran-exrc\n", ".vimrc": ":!touch ran-vimrc\n", ".envrc": "touch ran-envrc\n", "justfile": "x := `touch ran-just`\n",
+        "Jenkinsfile": "", "latexmkrc": "system('touch ran-latexmkrc');\n", ".latexmkrc": "system('touch ran-latexmkrc');\n",
+        ".perltidyrc": "", ".proverc": "--exec ./tool.sh\n", ".ctags": "--options=x\n", "go.mod": "module x\n", "Cargo.toml": "",
+        "GNUmakefile": "x := $(shell touch ran-make)\nall:\n", "json.py": python, "build.gradle": "new File('ran-gradle').createNewFile()\n",
+        "settings.gradle": "new File('ran-gradle').createNewFile()\n", "phpstan.neon": "parameters:\n", "php.ini": "",
+        ".php-cs-fixer.php": "<?php touch('ran-php');\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace("{0}", re.sub(r"\W", "-", name)))
 
 
 @dataclass(slots=True)
@@ -321,7 +354,7 @@ def contradictions(label: Risk, candidate: Candidate, seen: Seen) -> Iterator[tu
 def is_its_own(path: str, call: str) -> bool:
     """Whether it is what programs keep for themselves: state in hidden folders of the home, caches, git's note of times."""
     if path.startswith(INSIDE):
-        return path == f"{INSIDE}/.git/index.lock"
+        return path in (f"{INSIDE}/.git/index.lock", f"{INSIDE}/.git/index")
     return (
         call.startswith("mkdir")
         or re.match(r"/home/dev/\.[^/]+/|/var/cache/|/.*/__pycache__/", path) is not None
@@ -347,7 +380,11 @@ def traced_by(items: Iterable[tuple[Candidate, Risk]], jobs: int) -> Iterator[tu
             finally:
                 free.put(place)
 
-        yield from pool.map(look, items)
+        waiting = iter(items)
+        while batch := list(
+            itertools.islice(waiting, 20 * jobs)
+        ):  # map() would take all of them before the first
+            yield from pool.map(look, batch)
 
 
 AT_A_TIME = 200
