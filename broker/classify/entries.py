@@ -60,6 +60,11 @@ _OPTION = re.compile(r"((?:-\?|[^=?!>])+)(?:([=?])([a-z_]*))?((?:![a-z_]+)*)(?:>
 _NOT_WORSE = {Risk.CODE_EXECUTION, Risk.NETWORK_EGRESS, Risk.INSTALL, Risk.SYSTEM_WRITE, Risk.DESTRUCTIVE}
 
 
+_SPECIAL = frozenset("=?!>")
+_TAIL = _SPECIAL - {"="}
+_NO_MARKS: frozenset[str] = frozenset()
+
+
 def _risks(text: str) -> tuple[Risk, ...]:
     return tuple(Risk.parse(label) for label in text.split())
 
@@ -68,13 +73,26 @@ def parse_options(text: str) -> dict[str, Option]:
     """Read the little language of the tables: `-o,--output=write`, `-i?!local_write`, `-e=>read...`."""
     options: dict[str, Option] = {}
     for token in text.split():
+        if _SPECIAL.isdisjoint(token):  # most are names and no more
+            for name in token.split(","):
+                options[name] = Option(name, "", "", (), _NO_MARKS, "")
+            continue
+        if _TAIL.isdisjoint(token):  # and most others take a value and no more
+            names, _, role = token.partition("=")
+            if not role or role.isidentifier():
+                for name in names.split(","):
+                    options[name] = Option(name, "=", role, (), _NO_MARKS, "")
+                continue
         match = _OPTION.fullmatch(token)
         if match is None:
             raise ValueError(f"cannot read the option {token!r}")
         names, takes, role, tail, operands = match.groups()
-        marks = [mark for mark in (tail or "").split("!") if mark]
-        risks = tuple(Risk.parse(mark) for mark in marks if mark.upper() in Risk.__members__)
-        others = frozenset(mark for mark in marks if mark.upper() not in Risk.__members__)
+        risks: tuple[Risk, ...] = ()
+        others = _NO_MARKS
+        if tail:
+            marks = tail[1:].split("!")
+            risks = tuple([Risk[mark.upper()] for mark in marks if mark.upper() in Risk.__members__])
+            others = frozenset([mark for mark in marks if mark.upper() not in Risk.__members__])
         for name in names.split(","):
             options[name] = Option(
                 name, takes or "", role or "", risks, others, (operands or "").replace(",", " ")

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.classify import paths
 from broker.classify.continued_lines import join_continued_lines
@@ -44,10 +44,29 @@ MAX_TREE_DEPTH = 80
 
 @cache
 def _parser() -> Parser:
-    import tree_sitter_bash
     from tree_sitter import Language, Parser
 
-    return Parser(Language(tree_sitter_bash.language()))
+    return Parser(Language(_grammar()))
+
+
+def _grammar() -> Any:
+    """Return the address of the compiled grammar.
+
+    The package's own module imports thirty others (importlib.resources, tempfile, urllib …) for a query that nobody asks
+    for, a tenth of what a process spends before its first verdict: the binding in it is loaded alone.
+    """
+    from importlib.machinery import PathFinder
+
+    package = PathFinder.find_spec("tree_sitter_bash")
+    folders = package.submodule_search_locations if package is not None else None
+    spec = PathFinder.find_spec("tree_sitter_bash._binding", folders) if folders else None
+    if spec is None or spec.loader is None:
+        import tree_sitter_bash  # packed in some other way
+
+        return tree_sitter_bash.language()
+    binding: Any = spec.loader.create_module(spec)
+    spec.loader.exec_module(binding)
+    return binding.language()
 
 
 def read_text(
