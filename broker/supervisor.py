@@ -107,6 +107,7 @@ class Stage:
     layers: tuple[status.LayerStatus, ...]
     folder: Path
     masks: Masks
+    workspace: Workspace
     layer: Layer | None = None
     namespace: int = 0
     descriptors: list[int] = field(default_factory=list)
@@ -304,7 +305,10 @@ def _settle(
         return {}
     sound = stage.sandbox.failure is None and not ending.layer_exceeded
     land = request.land if sound else "never"
-    how = Settlement(land=land, ask=watcher.land, keep=tuple(broker_itself(stage.layer.manifest.workspace)))
+    how = Settlement(
+        land=land, ask=watcher.land, keep=tuple(broker_itself(stage.layer.manifest.workspace)),
+        aliases=stage.workspace.aliases,
+    )  # fmt: skip
     return settle(stage.layer, stage.task, journal, how)
 
 
@@ -386,7 +390,7 @@ def _stage(
             milliseconds=round((time.monotonic() - began) * 1000, 1),
         )  # fmt: skip
         namespace = usage.pid_namespace(sandbox.container.init_pid)
-        stage = Stage(task, sandbox, confined, layers, folder, masks, layer, namespace)
+        stage = Stage(task, sandbox, confined, layers, folder, masks, workspace, layer, namespace)
         yield stage
         for descriptor in stage.descriptors:
             os.close(descriptor)

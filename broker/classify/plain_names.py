@@ -28,7 +28,7 @@ def _known() -> tuple[frozenset[str], re.Pattern[str]]:
     texts = [*paths.watched_names(), *paths.protected_paths("persistence"), *paths.secret_names()]
     texts += [name for names in load()["contents"]["file"] for name in names.split()]
     words = {word.strip("^=").lower() for text in texts for word in text.split("/")} - {"", "*", "**"}
-    words.add("head")  # it makes a repository of the folder that it comes into
+    words |= {"head", "objects", "refs", "commondir"}  # they make a repository of the folder that they come into
     stars = sorted(word for word in words if "*" in word)
     either = "|".join(re.escape(word).replace(r"\*", ".*") for word in stars)
     return frozenset(words), re.compile(either or r"(?!)", re.DOTALL)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.enforce.aliases import Alias, of_git, within
 from broker.enforce.docker_mounts import submounts
 from broker.enforce.engine import Bind
 from broker.errors import UsageError
@@ -48,6 +49,7 @@ class Workspace:
     git_labelled: str = ""  # the folder that holds its `.git`; empty: no label fits, and it is shown read-only
     notes: tuple[str, ...] = ()
     overlay: bool = False
+    aliases: tuple[Alias, ...] = ()  # other names of what is in it, which decide when a change lands
     inner_mounts: tuple[str, ...] = ()  # other file systems below it, which an overlay does not show by itself
 
     def parts(self) -> tuple[str, ...]:
@@ -95,8 +97,9 @@ def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> W
     labelled = _holder_of_git(git_folder)
     if git_folder and not labelled:
         notes.append(f"{git_folder} is shown read-only (it is not called .git): git cannot commit")
+    names: list[Alias] = []
     for root in (real, git_folder) if git_folder else (real,):
-        found, secrets, complete = _look_through(root, shown, protect=mode != "overlay")
+        found, secrets, complete = _look_through(root, shown, names, protect=mode != "overlay")
         protected += found
         masked += secrets
         if not complete:
@@ -108,7 +111,7 @@ def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> W
         notes.append(f"{', '.join(inner)}: another file system, shown read-only")
     return Workspace(
         path=real, uid=facts.st_uid, gid=facts.st_gid, read_only=mode == "read-only", overlay=mode == "overlay",
-        inner_mounts=inner, protected=tuple(sorted({*protected, *own})),
+        inner_mounts=inner, aliases=within((real, git_folder), names), protected=tuple(sorted({*protected, *own})),
         masked=tuple(sorted(masked)), git_folder=git_folder, git_labelled=labelled, notes=tuple(notes),
     )  # fmt: skip
 
@@ -159,8 +162,13 @@ def _home_of(uid: int) -> str:
         return "/"  # nobody's
 
 
-def _look_through(root: str, shown: tuple[str, ...], *, protect: bool) -> tuple[list[str], list[str], bool]:
-    """Walk the folders for secrets and (`protect`) for protected paths, without following links."""
+def _look_through(
+    root: str, shown: tuple[str, ...], names: list[Alias], *, protect: bool
+) -> tuple[list[str], list[str], bool]:
+    """Walk the folders for secrets and (`protect`) for protected paths, without following links.
+
+    What links lead to is added to `names`.
+    """
     from broker.classify.paths import is_secret, protected_paths, secrets_among
 
     patterns = [pattern.split("/") for pattern in protected_paths("persistence")] if protect else []
@@ -170,6 +178,8 @@ def _look_through(root: str, shown: tuple[str, ...], *, protect: bool) -> tuple[
     masked: list[str] = []
     protected, doors = _inside_git(root) if _holder_of_git(root) else ([], [])
     protected += _of_git_itself(root, patterns)
+    if os.path.basename(root) == ".git":
+        names += of_git(root)
     masked += doors
     folders = [root]
     opened = 0
@@ -194,6 +204,7 @@ def _look_through(root: str, shown: tuple[str, ...], *, protect: bool) -> tuple[
                     protected.append(real)
             if entry.is_dir(follow_symlinks=False):
                 if entry.name == ".git":
+                    names += of_git(entry.path)
                     found, doors = _inside_git(entry.path)
                     protected += found
                     masked += doors
@@ -202,6 +213,7 @@ def _look_through(root: str, shown: tuple[str, ...], *, protect: bool) -> tuple[
             elif entry.is_symlink():
                 # A link called like a secret: what it leads to is the secret, whatever that is called.
                 real = os.path.realpath(entry.path)
+                names.append((real, entry.path))
                 if (
                     entry.name not in shown and is_secret(entry.path)
                     and real.startswith(root + "/") and os.path.isfile(real)

@@ -8,6 +8,7 @@ programs below it write may land too: the layer does not tell who wrote what.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ from broker.enforce.changes import Change, Kind, Thing
 from broker.request.operation import FileAction, FileChange
 from broker.task.together import folders_above, held_back
 
+_MAKES_A_REPOSITORY = ("HEAD", "objects", "refs", "commondir")
+MOST_NAMES = 100  # of one path: links may lead to one another
 SHOWN = 1_000  # changes of each kind that a result lists; the rest are counted
 
 
@@ -55,9 +58,12 @@ class ChangeJudge:
 
     def __init__(
         self, layer: layers.Layer, envelope: Envelope, context: Context, grants: Iterable[Grant] = (),
-        keep: Iterable[str] = (),
+        keep: Iterable[str] = (), aliases: Iterable[tuple[str, str]] = (),
     ) -> None:  # fmt: skip
-        """`keep` are paths that must stay as they are, whatever the profile says: broker's own files."""
+        """`keep` are paths that must stay as they are, whatever the profile says: broker's own files.
+
+        `aliases` are other names that paths had before the task began, through a link or a setting: (path, name).
+        """
         self._layer = layer
         self._envelope = envelope
         self._context = context
@@ -67,6 +73,9 @@ class ChangeJudge:
         self._permitted: set[tuple[int, str, Kind]] = set()
         self._repositories: dict[tuple[int, str], bool] = {}
         self._roots = tuple(path for path, _, _ in layer.manifest.parts)
+        self._aliases: dict[str, list[str]] = {}
+        for path, name in aliases:
+            self._aliases.setdefault(path, []).append(name)
 
     def judge(self, changes: Iterable[Change]) -> Judged:
         """Sort the changes. What lies in a folder that does not land does not land either, and the other way round."""
@@ -92,23 +101,42 @@ class ChangeJudge:
                 what=f"{change.kind} {self.path(change)}", effects=frozenset({Risk.PERSISTENCE}), layer=Layer.LANDING,
                 rule="landing.broker", reason="broker itself runs from there.", hint="Nothing: an operator changes broker.",
             )  # fmt: skip
+        names = self._other_names(self.path(change)) if self._aliases else ()
         folder, _, name = change.path.rpartition("/")
-        like_its_neighbours = (change.part, folder, change.kind) if change.thing is Thing.FILE and is_plain(name) else None
+        like_its_neighbours = (change.part, folder, change.kind) if change.thing is Thing.FILE and is_plain(name) and not names else None
         if like_its_neighbours in self._permitted:
             return None
-        operation = self.operation(change)
+        for path in (self._as_git_reads_it(change), *names):
+            denial = self._denial(self._operation(change, path))
+            if denial is not None:
+                return _as_landing(change, self.path(change), denial)
+        if like_its_neighbours is not None and not looks_into(self.path(change), self._context):
+            self._permitted.add(like_its_neighbours)
+        return None
+
+    def _denial(self, operation: FileChange) -> Deny | None:
         assessment = classify(operation, self._context)
         refusal: Deny | Ask | None = None
         for scope in (None, *self._grants):
             answer = decide(operation, assessment, self._envelope, self._context, scope=scope)
             if isinstance(answer, Allow):
-                if like_its_neighbours is not None and not looks_into(self.path(change), self._context):
-                    self._permitted.add(like_its_neighbours)
                 return None
             refusal = refusal or answer
         assert refusal is not None
-        denial = nobody_to_ask(operation, refusal) if isinstance(refusal, Ask) else refusal
-        return _as_landing(change, self.path(change), denial)
+        return nobody_to_ask(operation, refusal) if isinstance(refusal, Ask) else refusal
+
+    def _other_names(self, path: str) -> tuple[str, ...]:
+        """Return the other names of a path: of itself, and of the folders above. A link may lead to a link."""
+        known, pending = {path: True}, [path]
+        while pending and len(known) < MOST_NAMES:
+            here = pending.pop()
+            for above in (here, *folders_above(here)):
+                for name in self._aliases.get(above, ()):
+                    other = name + here[len(above) :]
+                    if other not in known:
+                        known[other] = True
+                        pending.append(other)
+        return tuple(known)[1:]
 
     def path(self, change: Change) -> str:
         """Return the absolute path of a change."""
@@ -116,7 +144,12 @@ class ChangeJudge:
 
     def operation(self, change: Change) -> FileChange:
         """Return what a change is to the classifier."""
-        path = self._as_git_reads_it(change)
+        return self._operation(change, self._as_git_reads_it(change))
+
+    def _operation(self, change: Change, path: str) -> FileChange:
+        """Return what a change is to the classifier if it is at this path."""
+        if path.endswith("/.git") and not change.path.endswith(".git"):
+            return FileChange(action=FileAction.WRITE, path=path, mode=stat.S_IFREG, landing=True)
         mode = change.new.mode if change.new is not None else 0
         match change.kind, change.thing:
             case Kind.DELETED, _:
@@ -127,6 +160,9 @@ class ChangeJudge:
                 action = FileAction.TIMES
             case _, Thing.FOLDER:
                 action = FileAction.MKDIR
+            case _, Thing.LINK if looks_into(path, self._context):
+                # What it leads to may change at any time, under a name of which nobody thinks that.
+                return FileChange(action=FileAction.WRITE, path=path, mode=stat.S_IFREG, landing=True)
             case _, Thing.LINK:
                 return FileChange(action=FileAction.SYMLINK, path=path, other=change.target, mode=mode, landing=True)
             case _:
@@ -137,9 +173,10 @@ class ChangeJudge:
     def _as_git_reads_it(self, change: Change) -> str:
         """Return the path of a change; in a repository that is not called `.git`, the path that it would have in one.
 
-        Git takes any folder with HEAD, objects and refs for a repository, and reads the configuration and the hooks of
-        the one that somebody works in (gitrepository-layout(5)). A new HEAD is what makes one of a folder, whatever is
-        in it already: it is judged as a new `.git`.
+        Git takes any folder with HEAD, objects and refs for a repository (or with HEAD and commondir: the others are
+        where that says), and reads the configuration and the hooks of the one that somebody works in
+        (gitrepository-layout(5)). The last of them makes one of a folder, whatever is in it already: each that is new is
+        judged as a new `.git`.
         """
         words = change.path.split("/")
         if ".git" in words:
@@ -149,16 +186,18 @@ class ChangeJudge:
             if self._is_repository(change.part, folder):
                 rest = "/".join(words[depth:])
                 place = f"{self._roots[change.part]}/{folder}".rstrip("/") + "/.git"
-                return place if rest == "HEAD" and change.kind is Kind.CREATED else f"{place}/{rest}"
+                return place if rest in _MAKES_A_REPOSITORY and change.kind is Kind.CREATED else f"{place}/{rest}"
         return self.path(change)
 
     def _is_repository(self, part: int, folder: str) -> bool:
         known = self._repositories.get((part, folder))
         if known is None:
             places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._roots[part], folder))
-            known = self._repositories[part, folder] = all(
-                any(os.path.lexists(os.path.join(place, name)) for place in places) for name in ("HEAD", "objects", "refs")
-            )
+            there = {
+                name for name in _MAKES_A_REPOSITORY if any(os.path.lexists(os.path.join(place, name)) for place in places)
+            }
+            known = "HEAD" in there and ("commondir" in there or {"objects", "refs"} <= there)
+            self._repositories[part, folder] = known
         return known
 
     def _contents(self, change: Change, path: str) -> tuple[bytes | None, bytes | None]:

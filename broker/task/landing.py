@@ -29,11 +29,12 @@ LAND = ("auto", "ask", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """How a layer is settled. `ask` is asked, with what was judged, where `land` says so."""
+    """How a layer is settled. `ask` is asked, with what was judged, where `land` says so. `keep`, `aliases`: ChangeJudge."""
 
     land: str = "auto"
     ask: Callable[[Judged], bool] | None = None
     keep: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
 def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
     Raises JournalError when the record cannot be made; nothing has landed then. Whatever else goes wrong is in the
     answer, and the layer is kept.
     """
-    judge = ChangeJudge(layer, task.envelope, task.context, task.grants(), how.keep)
+    judge = ChangeJudge(layer, task.envelope, task.context, task.grants(), how.keep, how.aliases)
     roots = tuple(path for path, _, _ in layer.manifest.parts)
     with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
         try:

@@ -60,3 +60,60 @@ def test_of_a_task_that_was_never_judged_nothing_lands_without_being_named(for_s
     assert not (for_somebody.workspace / ".git/hooks").exists()
     assert for_somebody.verb("land", run, "mine").returncode == 0
     assert (for_somebody.workspace / "mine").read_text() == "mine\n"
+
+
+# A plain name for what runs
+
+
+def held(broker: Broker, script: str) -> list[str]:
+    """Run a script inside; the paths that were withheld."""
+    done = broker.run("bash", "-c", script, stdin=b"")
+    assert done.result["exit_code"] == 0, done
+    return sorted(row["path"] for row in done["changes"]["withheld"])
+
+
+def test_what_the_users_own_links_and_settings_make_a_hook_of_is_one(for_somebody: Broker) -> None:
+    for name in ("check", "tools/hooks/pre-push", "code/settings.json", "chain/last"):
+        for_somebody.file(name, "as it was\n", 0o755)
+    for_somebody.file(".git/config", "[core]\n\thooksPath = tools/hooks\n")
+    for_somebody.file(".git/hooks/.keep", "")
+    work = for_somebody.workspace
+    (work / ".git/hooks/pre-commit").symlink_to("../../check")
+    (work / ".vscode").symlink_to("code")
+    (work / "middle").symlink_to("chain")
+    (work / ".envrc").symlink_to("middle/last")
+    (work / "docs").symlink_to("plain")
+    script = (
+        "for f in check tools/hooks/pre-push chain/last; do echo planted >>$f; done; echo planted >tools/hooks/post-merge; "
+        "echo '{\"python.defaultInterpreterPath\": \"./x\"}' >code/settings.json; mkdir plain; echo fine >plain/file"
+    )
+    expected = ["chain/last", "check", "code/settings.json", "tools/hooks/post-merge", "tools/hooks/pre-push"]
+    assert held(for_somebody, script) == expected
+    assert (work / "check").read_text() == "as it was\n"
+    assert (work / "docs/file").read_text() == "fine\n"
+
+
+def test_a_link_in_the_place_of_a_file_whose_content_decides_does_not_land(for_somebody: Broker) -> None:
+    script = (
+        "echo '{\"scripts\": {\"postinstall\": \"./x\"}}' >data.json; ln -s data.json package.json; "
+        "echo '[options.entry_points]' >data.cfg; ln -s data.cfg setup.cfg; ln -s data.json other.json"
+    )
+    assert held(for_somebody, script) == ["package.json", "setup.cfg"]
+    assert (for_somebody.workspace / "other.json").is_symlink()
+
+
+@pytest.mark.parametrize("last", ["refs", "objects", "commondir", "HEAD"])
+def test_whatever_comes_last_makes_no_repository_of_a_folder(for_somebody: Broker, last: str) -> None:
+    """A folder with HEAD and commondir is a repository, too: its configuration is where commondir says."""
+    parts = {
+        "refs": "mkdir x/refs", "objects": "mkdir x/objects", "commondir": "echo ../e >x/commondir",
+        "HEAD": "echo 'ref: refs/heads/main' >x/HEAD",
+    }  # fmt: skip
+    needed = ("HEAD", "commondir") if last == "commondir" else ("HEAD", "refs", "objects")
+    first = "; ".join(parts[name] for name in needed if name != last)
+    config = "printf '[alias]\\n\\tst = !touch /tmp/owned\\n'"
+    prepare = f"mkdir -p x e/objects e/refs; {config} >x/config; {config} >e/config; {first}"
+    assert held(for_somebody, prepare) == []
+    assert held(for_somebody, parts[last]) == [f"x/{last}"]
+    found = subprocess.run(["git", "-C", str(for_somebody.workspace / "x"), "rev-parse", "--git-dir"], capture_output=True, check=False)
+    assert found.returncode, found
