@@ -218,7 +218,8 @@ class _Walk:
             yield from self._deleted(path, old)
             old = None
         if old is None:
-            never = "" if not new.mode & (stat.S_ISUID | stat.S_ISVTX) else "it has special mode bits"
+            special = new.mode & (stat.S_ISUID | stat.S_ISVTX) or (new.mode & stat.S_ISGID and not self._passes_its_group_on(path))
+            never = "it has special mode bits" if special else ""
             yield Change(self.part, path, Kind.CREATED, Thing.FOLDER, new, None, never=never)
         elif stat.S_IMODE(new.mode) != stat.S_IMODE(old.mode):
             special = (new.mode & ~old.mode) & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX)
@@ -226,6 +227,15 @@ class _Walk:
                 self.part, path, Kind.MODE, Thing.FOLDER, new, old, conflict=self._since(path, old),
                 never="it gives special mode bits" if special else "",
             )  # fmt: skip
+
+    def _passes_its_group_on(self, path: str) -> bool:
+        """Whether the folder above has setgid, which the system gives to what is made in it; the real one, if there is one."""
+        above = path.rpartition("/")[0]
+        try:
+            folder = self.real.at(above)
+        except OSError:
+            folder = self.upper.at(above)
+        return bool(os.fstat(folder).st_mode & stat.S_ISGID)
 
     def _one(
         self, path: str, name: str, upper: int, real: int, new: Facts, old: Facts | None
