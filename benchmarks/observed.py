@@ -338,8 +338,8 @@ def contradictions(label: Risk, candidate: Candidate, seen: Seen) -> Iterator[tu
             yield "changes", f"{call} {path}: {worst(effects)}"
     named = candidate.shown
     for argv in seen.starts[1:]:
-        if is_the_same_program(argv, seen.starts):
-            continue
+        if is_the_same_program(argv, seen.starts) or (candidate.text and argv[0].endswith("/xargs")):
+            continue  # what xargs is fed only the whole text tells; what it starts is looked at
         effects = classify(Exec(argv=argv, cwd=INSIDE, path=argv[0]), CONTEXT).effects - MILD
         if effects:  # what it changes is seen by itself
             yield "starts", f"{shlex.join(argv)[:150]}: {worst(effects)}"
