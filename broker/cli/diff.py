@@ -78,12 +78,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _unified(layer: Layer, diffs: object, reasons: dict[str, str]) -> list[bytes]:
+    from broker.cli.terminal import escape
+
     lines: list[bytes] = []
     for diff in diffs:  # type: ignore[attr-defined]
         one: Diff = diff
         why = one.change.never or reasons.get(layer.path(one.change), "")
         if why:
-            lines.append(b"# withheld: %b\n" % why.encode("utf-8", "backslashreplace").replace(b"\n", b" "))
+            lines.append(b"# withheld: %b\n" % escape(why).encode())
         lines += one.head()
         lines += one.lines
     return lines

@@ -10,13 +10,13 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from broker.enforce.changes import Change
     from broker.enforce.layer import Layer
 
 LARGEST = 4 << 20  # bytes of a file that is compared by lines
-MOST_LINES = 20_000  # lines, after what both begin and end with is left out
+MOST_WORK = 100_000_000  # steps of a comparison: some ten seconds
 CONTEXT = 3
 
 
@@ -36,7 +36,7 @@ class Diff:
         self.removed: int | None = None
         self.note = b""
         if _is_text(old) and _is_text(new):
-            self._compare((old or b"").splitlines(keepends=True), (new or b"").splitlines(keepends=True))
+            self._compare(_lines(old or b""), _lines(new or b""))
         elif old is not None or new is not None:
             self.note = b"Binary files differ: " + self._sizes()
 
@@ -51,16 +51,16 @@ class Diff:
         end = 0
         while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
             end += 1
-        changed = max(len(old), len(new)) - start - end
-        if changed > MOST_LINES:
-            self.note = f"Too many lines to compare: {len(old)} before, {len(new)} after\n".encode()
-            return
         import difflib
 
         first = max(0, start - CONTEXT)
         last = max(0, end - CONTEXT)
         a, b = old[first : len(old) - last], new[first : len(new) - last]
-        groups = difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(CONTEXT)
+        groups: Iterable[Sequence[tuple[str, int, int, int, int]]]
+        if _work(a, b) <= MOST_WORK:
+            groups = difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(CONTEXT)
+        else:
+            groups = _all_of_it(len(a), len(b), start - first, end - last)
         self.added = self.removed = 0
         for group in groups:
             self.lines.append(_range_line(group, first))
@@ -76,7 +76,8 @@ class Diff:
     def head(self) -> list[bytes]:
         """Return the lines in front of the hunks."""
         old, new = self.change.old, self.change.new
-        lines = [b"diff --git a/%b b/%b\n" % (self.path, self.path)]
+        before, after = _name(b"a/" + self.path), _name(b"b/" + self.path)
+        lines = [b"diff --git %b %b\n" % (before, after)]
         if old is None and new is not None:
             lines.append(b"new file mode %o\n" % _git_mode(new.mode))
         elif new is None and old is not None:
@@ -86,19 +87,21 @@ class Diff:
         if self.note:
             lines.append(self.note)
         elif self.lines:
-            lines.append(b"--- /dev/null\n" if old is None else b"--- a/%b\n" % self.path)
-            lines.append(b"+++ /dev/null\n" if new is None else b"+++ b/%b\n" % self.path)
+            end = b"\t\n" if b" " in self.path else b"\n"  # a space could begin a date: git ends such a name with a tab
+            lines.append(b"--- /dev/null\n" if old is None else b"--- %b%b" % (before, end))
+            lines.append(b"+++ /dev/null\n" if new is None else b"+++ %b%b" % (after, end))
         return lines
 
 
 def stat_lines(diffs: Iterable[Diff], width: int = 60) -> list[bytes]:
     """Return one line for each change, and a sum, as `git diff --stat` does."""
     rows = list(diffs)
-    longest = min(width, max((len(diff.path) for diff in rows), default=0))
+    longest = min(width, max((len(_name(diff.path)) for diff in rows), default=0))
     most = max((diff.added + diff.removed for diff in rows if diff.added is not None and diff.removed is not None), default=1)
     lines = []
     for diff in rows:
-        name = diff.path if len(diff.path) <= longest else b"..." + diff.path[3 - longest :]
+        shown = _name(diff.path)
+        name = shown if len(shown) <= longest else b"..." + shown[3 - longest :]
         if diff.added is None or diff.removed is None:
             what = diff.change.kind.encode() if not diff.note else b"Bin"
         else:
@@ -109,6 +112,42 @@ def stat_lines(diffs: Iterable[Diff], width: int = 60) -> list[bytes]:
     removed = sum(diff.removed or 0 for diff in rows)
     files = f" {len(rows)} path{'s' if len(rows) != 1 else ''} changed, {added} lines added, {removed} removed\n"
     return [*lines, files.encode()]
+
+
+_ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 34: b'\\"', 92: b"\\\\"}
+
+
+def _name(path: bytes) -> bytes:
+    """Return a path as git writes it in a patch: one that holds a quote or a control character in quotes.
+
+    A name with a newline in it would otherwise go on as a patch of its own, of any file (git's quote.c).
+    """
+    if not any(byte < 32 or byte in (34, 92, 127) for byte in path):
+        return path
+    quoted = (_ESCAPES.get(byte) or (b"%c" % byte if 32 <= byte != 127 else b"\\%03o" % byte) for byte in path)
+    return b'"%b"' % b"".join(quoted)
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Split at newlines, and nowhere else: to a patch a carriage return is a character like any other."""
+    return [line + b"\n" for line in content.split(b"\n")[:-1]] + [last for last in [content.rpartition(b"\n")[2]] if last]
+
+
+def _work(old: list[bytes], new: list[bytes]) -> int:
+    """Say how many steps it takes to compare these, at the worst: a search among all pairs of equal lines for each line."""
+    from collections import Counter
+
+    in_new = Counter(new)
+    pairs = sum(count * in_new[line] for line, count in Counter(old).items())
+    return min(len(old), len(new)) * (pairs // 10 + len(old) + len(new))
+
+
+def _all_of_it(old: int, new: int, before: int, after: int) -> list[list[tuple[str, int, int, int, int]]]:
+    """Return the change of everything between what both begin and end with: no short diff, but a true one."""
+    return [[
+        ("equal", 0, before, 0, before), ("replace", before, old - after, before, new - after),
+        ("equal", old - after, old, new - after, new),
+    ]]  # fmt: skip
 
 
 def _signs(added: int, removed: int, scale: float) -> bytes:
@@ -139,7 +178,7 @@ def _line(sign: bytes, line: bytes) -> bytes:
     return sign + line if line.endswith(b"\n") else sign + line + b"\n\\ No newline at end of file\n"
 
 
-def _range_line(group: list[tuple[str, int, int, int, int]], first: int) -> bytes:
+def _range_line(group: Sequence[tuple[str, int, int, int, int]], first: int) -> bytes:
     def shown(start: int, stop: int) -> str:
         length = stop - start
         begin = start + first + (1 if length else 0)
