@@ -82,11 +82,21 @@ def _toml(text: str) -> Found:
     return found
 
 
+_OTHER_ENDS = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
+def _split(text: str) -> list[str]:
+    """Split into lines. What ends a line for some programs only could hide a comment's end, or a section's begin."""
+    if odd := _OTHER_ENDS.search(text):
+        raise Unreadable(f"not every program takes {odd[0]!a} for the end of a line")
+    return text.split("\n")
+
+
 def _ini(text: str) -> Found:
     """`key = value` below `[section]`s, one a line: what npm and Java's properties have in common."""
     found: Found = {}
     section = ""
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, _split(text)):
         if not line or line[0] in "#;!":
             continue
         if line.startswith("[") and line.endswith("]"):
@@ -104,14 +114,18 @@ def _cfg(text: str) -> Found:
     """Python's configparser: an indented line belongs to the key above. Each line is a value of its own."""
     found: Found = {}
     section, key = "", ""
-    for line in text.splitlines():
+    for line in _split(text):
         bare = line.strip()
         if not bare or bare[0] in "#;":
             continue
-        if line[0].isspace() and key:
+        if line[0].isspace():
+            if not key:  # by some readers a key or a section of its own, and so is what is indented as much below it
+                raise Unreadable(f"{bare[:20]!r} is indented below nothing")
             found[key].append(bare)
         elif bare.startswith("[") and "]" in bare:
             section, key = bare[1 : bare.index("]")].strip().lower(), ""
+            if section == "default":
+                raise Unreadable("what it says of all sections is not followed")
         else:
             name, _, value = re.sub(r"[=:]", "=", bare, count=1).partition("=")
             key = f"{section}.{name.strip().lower()}"
@@ -128,7 +142,7 @@ def _yaml(text: str) -> Found:
     """The keys of the first level, each with the text below it as its one value."""
     found: Found = {}
     key = ""
-    for line in text.splitlines():
+    for line in _split(text):
         if not line.strip() or line.lstrip().startswith("#") or line == "---":
             continue
         if key and line[0] == " ":
@@ -145,7 +159,7 @@ def _yaml(text: str) -> Found:
 def _lines(text: str) -> Found:
     """Each line is a key of its own: for files whose lines mean something one by one."""
     found: Found = {}
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, _split(text)):
         if line and not line.startswith("#"):
             found.setdefault(line, []).append("")
     return found

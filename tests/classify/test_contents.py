@@ -370,6 +370,21 @@ def test_content_that_cannot_be_read_is_taken_for_the_worse(new: bytes) -> None:
     assert said(change("package.json", new)) == ({"persistence"}, {"contents.unreadable"})
 
 
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("setup.cfg", "[metadata]\n name = x\n [options.entry_points]\n console_scripts = a\n"),
+        ("setup.cfg", "[options.entry_points]\n; a comment\x0b[harmless]\nconsole_scripts = a\n"),
+        ("tox.ini", "[DEFAULT]\ninstall_command = ./evil\n[testenv]\nx = 1\n"),
+        (".gitattributes", "* text=\u2028# filter=evil\n"),
+        (".gitattributes", "* text=\r# filter=evil\n"),
+        (".gitattributes", "* text=\x0b# filter=evil\n"),
+    ],
+)
+def test_what_programs_read_in_more_than_one_way_is_not_read(path: str, new: str) -> None:
+    assert said(change(path, new)) == ({"persistence"}, {"contents.unreadable"})
+
+
 def test_a_protected_file_that_another_names_is_found_in_any_case() -> None:
     assert "persistence" in said(change("PACKAGE.JSON", '{"scripts": {"postinstall": "x"}}'))[0]
     assert "persistence" in said(change(".GIT/CONFIG", "[core]\npager = x\n"))[0]
