@@ -147,7 +147,9 @@ def _unzip(call: Call) -> None:
 def _compressor(call: Call) -> None:
     parsed = parse(call, call.words[1:])
     judge_options(call, parsed)
-    for word in parsed.operands:
+    # A letter that takes a value here takes none there: `xz -C crc32 FILE`, but `zstd -C FILE`.
+    values = [value for option, value in parsed.options if value is not None and not option.role]
+    for word in parsed.operands or values:
         call.read(word)
         if "to_stdout" not in call.marks:
             call.write(word)
