@@ -355,8 +355,8 @@ def _copy(tree: _Tree, new: str, folder: int, name: str, facts: Facts) -> None:
         )
         try:
             found = os.fstat(source)
-            if os.geteuid() == 0 and found.st_nlink > 1 and found.st_uid != tree.owner[0]:
-                # Root can read it, but the task's user perhaps not: a link that was put here to be read.
+            if os.geteuid() == 0 and found.st_uid != tree.owner[0] and (found.st_nlink > 1 or not found.st_mode & stat.S_IROTH):
+                # Root can read it, but the task's user perhaps not: it was linked or moved here to be read.
                 raise PermissionError(errno.EPERM, "it belongs to somebody else")
             _fill(source, target)
             _belong(tree, target, found)
@@ -449,6 +449,8 @@ def _do(tree: _Tree, step: _Step, *, again: bool) -> str:
     """Do one step. Returns '' or why the path is a conflict; then nothing of it was done."""
     change = step.change
     folder, name = tree.real.parent(change.path)
+    if not again and change.kind not in (Kind.MODE, Kind.TIMES) and not _could_change(tree, folder, name):
+        return "its folder belongs to somebody else"
     if change.kind is Kind.DELETED:
         return _take_away(tree, step, folder, name, again=again)
     if change.kind in (Kind.MODE, Kind.TIMES):
@@ -473,6 +475,24 @@ def _do(tree: _Tree, step: _Step, *, again: bool) -> str:
         return ""
     _swap(tree, step, folder, name)
     return "the real one changed while it landed"
+
+
+def _could_change(tree: _Tree, folder: int, name: str) -> bool:
+    """Whether the task's user could make, replace or remove this name. Root does no more here than they could.
+
+    What they cannot the task could not either; but another process of theirs can put anything into the layer.
+    """
+    if os.geteuid() != 0 or tree.owner[0] == 0:
+        return True
+    facts, (uid, gid) = os.fstat(folder), tree.owner
+    if facts.st_uid == uid:
+        return True
+    bits = stat.S_IWGRP if facts.st_gid == gid or _ACL in os.listxattr(f"/proc/self/fd/{folder}") else stat.S_IWOTH
+    if not facts.st_mode & bits:
+        return False
+    if not facts.st_mode & stat.S_ISVTX or not lies_in(folder, name):
+        return True
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid == uid
 
 
 def _swap(tree: _Tree, step: _Step, folder: int, name: str) -> None:

@@ -245,6 +245,50 @@ def test_root_does_not_read_for_a_task_what_its_user_cannot(make_bench: MakeBenc
 
 
 @pytest.mark.needs_root
+def test_root_copies_no_file_that_its_user_moved_here_and_cannot_read(make_bench: MakeBench) -> None:
+    """A file of root's in a folder of the user's: they may move it, on the file system of the layer, and not read it."""
+    bench = make_bench(uid=SOMEBODY, on="tmpfs")
+    bench.task(lambda view: (view / "f").write_text("x"))
+    secret = bench.base / "secret"
+    secret.write_text("root's\n")
+    secret.chmod(0o600)
+    os.replace(secret, Path(bench.layer.upper(0), "f"))
+    landed = bench.land(bench.changes())
+    assert [change.path for change, _ in landed.conflicts] == ["f"]
+    assert not (bench.real / "f").exists()
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize(("mode", "lands"), [(0o755, False), (0o757, True), (0o1777, False)])
+def test_root_changes_no_name_in_a_folder_where_its_user_could_not(make_bench: MakeBench, mode: int, lands: bool) -> None:
+    """What the task cannot do in its view, another process of its user can put into the layer."""
+
+    def before(real: Path) -> None:
+        for folder in ("theirs", "own"):
+            (real / folder).mkdir()
+            for name in ("changed", "deleted"):
+                (real / folder / name).write_text("old\n")
+
+    bench = make_bench(before, uid=SOMEBODY)
+    theirs = bench.real / "theirs"
+    for path in (theirs, theirs / "changed", theirs / "deleted"):
+        os.chown(path, 0, 0)
+    theirs.chmod(mode)
+    bench.begin_again()
+    upper = Path(bench.layer.upper(0))
+    for folder in ("theirs", "own"):
+        (upper / folder).mkdir(mode=0o755)
+        os.chmod(upper / folder, stat.S_IMODE((bench.real / folder).stat().st_mode))
+        (upper / folder / "changed").write_text("new one\n")
+        os.mknod(upper / folder / "deleted", stat.S_IFCHR, 0)
+    landed = bench.land()
+    assert {change.path for change, _ in landed.conflicts} == (set() if lands else {"theirs/changed", "theirs/deleted"})
+    assert (theirs / "deleted").exists() is not lands
+    assert (theirs / "changed").read_text() == ("new one\n" if lands else "old\n")
+    assert not (bench.real / "own" / "deleted").exists()
+
+
+@pytest.mark.needs_root
 @pytest.mark.parametrize("act", [lambda path: path.chmod(0o666), lambda path: os.utime(path, ns=(5, 5))])
 def test_root_changes_no_mode_of_what_belongs_to_somebody_else(make_bench: MakeBench, act: Callable[[Path], None]) -> None:
     """The task replaced root's file by its own with the same content: the old one is not opened to everybody."""
