@@ -154,9 +154,7 @@ def _read_line(line: str, cwd: str, seen: Seen) -> None:
             if not failed:
                 seen.read.add(path_of)
         elif not (failed and "ENOENT" in rest):
-            only_open = (
-                call == "openat" and "O_RDWR" in rest and "O_TRUNC" not in rest
-            )
+            only_open = call == "openat" and "O_RDWR" in rest and "O_TRUNC" not in rest
             seen.changed.setdefault(path_of, READ_AND_WRITE if only_open else call)
         return
     if failed and re.search(r"ENOENT|EEXIST|ENOTDIR|ENOSYS", rest):

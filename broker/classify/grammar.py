@@ -19,7 +19,9 @@ class Parsed:
     operands: list[Word]
     rest: list[Word]  # from the first operand on, where a command follows
     pattern: str = ""
-    stray: list[Word] = field(default_factory=list)  # values of options that the entry does not list: `--any=VALUE`
+    stray: list[Word] = field(
+        default_factory=list
+    )  # values of options that the entry does not list: `--any=VALUE`
 
 
 def parse(call: Call, words: list[Word], entry: Entry | None = None) -> Parsed:
