@@ -26,6 +26,9 @@ from broker.errors import BrokerError
 # Two files of one size are compared byte by byte up to this size; larger ones count as changed.
 COMPARED = 16 << 20
 _BLOCK = 1 << 18
+# What a change takes of a journal, and a tenth of what it takes of memory: some million of them is the most.
+PER_CHANGE = 150
+MOST_TAKEN = 200 << 20
 # A landing's own folder, at the top of a real one: no task's business, even when a landing that died left it there.
 STAGING = ".broker-landing-"
 _WHITEOUT = ("user.overlay.whiteout", "trusted.overlay.whiteout")
@@ -131,8 +134,25 @@ def open_part(layer: Layer, number: int) -> int:
     return descriptor
 
 
+class TooManyChanges(BrokerError):
+    """More paths were changed than can be looked at."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"the task changed too many paths to be looked at. Run: broker discard {run}")
+        self.run = run
+
+
 def changes_of(layer: Layer) -> Iterator[Change]:
-    """Walk a layer. Raises WorkspaceMoved, and OSError when the layer cannot be read."""
+    """Walk a layer. Raises WorkspaceMoved, TooManyChanges, and OSError when the layer cannot be read."""
+    taken = 0
+    for change in _changes_of(layer):
+        taken += PER_CHANGE + len(change.path)
+        if taken > MOST_TAKEN:
+            raise TooManyChanges(layer.run)
+        yield change
+
+
+def _changes_of(layer: Layer) -> Iterator[Change]:
     for number in range(len(layer.manifest.parts)):
         real_root = open_part(layer, number)
         upper_root = os.open(layer.upper(number), FOLDER)

@@ -304,8 +304,11 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def folder_size(folder: str | os.PathLike[str]) -> int:
-    """Return the bytes that a tree takes on disk, however deep. What vanishes meanwhile counts nothing."""
+def folder_size(folder: str | os.PathLike[str], *, least: int = 0) -> int:
+    """Return the bytes that a tree takes on disk, however deep. What vanishes meanwhile counts nothing.
+
+    `least`: each file and folder counts for as much.
+    """
     total = 0
     try:
         top = os.open(folder, FOLDER)
@@ -324,7 +327,7 @@ def folder_size(folder: str | os.PathLike[str]) -> int:
             continue
         with os.scandir(here) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False), _blocks(entry)) for entry in entries]
-        total += sum(blocks for _, _, blocks in found) * 512
+        total += sum(max(blocks * 512, least) for _, _, blocks in found)
         if len(path) > FAR:
             pending.append((here, None))
             base, path = here, ""

@@ -15,6 +15,7 @@ from broker.enforce.layer import folder_size
 FIRST_LOOK = 0.05
 INTERVAL = 0.2
 WATCH_INTERVAL = 0.05
+LEAST = 4096  # bytes that a file counts for
 
 
 @dataclass(slots=True)
@@ -45,22 +46,34 @@ class Usage:
 
 @dataclass(slots=True)
 class Quota:
-    """How much a folder may take on disk, in bytes. Its tree is only measured when the disk has become fuller."""
+    """How much a folder may take on disk, in bytes.
+
+    Its tree is measured when the disk has become fuller, and now and then besides: the disk is everybody's, and others
+    may free as much as the task takes. Each file counts for something, be it empty: a disk has only so many.
+    """
 
     folder: str
     limit: int
-    _free: int | None = None
+    pause: float = 2.0
+    _first: int | None = None
+    _free: int = 0
+    _due: float = 0.0
 
-    def exceeded(self) -> bool:
-        """Whether the folder takes more than it may."""
-        free = _free_bytes(self.folder)
-        if self._free is None:
-            self._free = free
-        if self._free - free < self.limit // 2:
+    def exceeded(self, written: int) -> bool:
+        """Whether the folder takes more than it may. `written`: what the task has written so far, in bytes."""
+        free, now = _free_bytes(self.folder), time.monotonic()
+        if self._first is None:
+            self._first = self._free = free
+            self._due = now + self.pause
+        if self._free - free < self.limit // 2 and now < self._due:
             return False
-        taken = folder_size(self.folder)
-        self._free = free + taken  # what it takes is all that counts; the disk is everybody's
-        return taken > self.limit
+        taken = folder_size(self.folder, least=LEAST)
+        after = time.monotonic()
+        self._due = after + max(self.pause, 50 * (after - now))
+        self._free = free + taken
+        # A file that was deleted while it is open takes its place on the disk, and is in no tree.
+        unseen = min(self._first - free, written) - taken
+        return max(taken, unseen) > self.limit
 
 
 def _free_bytes(folder: str) -> int:
@@ -136,7 +149,7 @@ class UsageWatch:
         over = ""
         if self._cap is not None and memory > self._cap:
             over = "memory"
-        elif self._quota is not None and self._quota.exceeded():
+        elif self._quota is not None and self._quota.exceeded(sum(written for _, written in self._io.values())):
             over = "layer"
         if over and not self.exceeded:
             self.exceeded = over
