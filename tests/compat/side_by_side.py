@@ -156,7 +156,8 @@ class SideBySide:
 
     def broker_environment(self) -> dict[str, str]:
         """Return the environment of the broker itself."""
-        return {**os.environ, "BROKER_STATE_DIR": str(self.place / "state"), "PYTHONPATH": str(ROOT)}
+        mine = {"BROKER_STATE_DIR": str(self.place / "state"), "BROKER_LAYER_DIR": str(self.place / "layers")}
+        return {**os.environ, **mine, "PYTHONPATH": str(ROOT)}
 
     def outside_environment(self) -> dict[str, str]:
         """Return what a task's environment would be."""

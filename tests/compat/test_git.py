@@ -48,18 +48,18 @@ def test_a_workspace_that_is_a(both: SideBySide, before: str) -> None:
 
 
 def test_a_setting_of_the_workspaces_own_repository_stays_as_it_is(both: SideBySide) -> None:
+    both.effects = ("unknown",)  # all the others here may leave behind what runs later
     both.fresh("git", REPOSITORY)
-    ran = both.inside(["git", "config", "alias.x", "!echo planted"])
-    assert ran.exit_code != 0
+    both.inside(["git", "config", "alias.x", "!echo planted"])  # the task sees it; it does not land
     assert "planted" not in (both.workspace / ".git/config").read_text(encoding="utf-8")
 
 
-def test_deleting_a_branch_there_works_and_warns(both: SideBySide) -> None:
-    """git wants to remove the branch's settings from the protected file, and goes on without."""
+def test_deleting_a_branch_there_works(both: SideBySide) -> None:
+    """git writes the file with its settings anew, without those of the branch."""
     both.fresh("git", f"{REPOSITORY} git branch topic")
     ran = both.inside(["git", "branch", "--delete", "topic"])
     assert (ran.exit_code, ran.stdout[:20]) == (0, "Deleted branch topic")
-    assert "Update of config-file failed" in ran.stderr
+    assert ran.stderr == ""
 
 
 def test_a_day_with_git(both: SideBySide) -> None:
