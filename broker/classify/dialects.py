@@ -22,7 +22,7 @@ _BASH_TEST = re.compile(r"(?:^|[\s;&|({!])(?:\(\(|\[\[\s)")
 _ZSH_CODE_IN_PATTERN = re.compile(
     r"\((?:#q)?[#^.\w/@,*=%-]*(?:[eP]|[oO]?e)[:'\"\[{<]|\((?:#q)?[#^.\w/@,*=%-]*\+\w"
 )
-_ZSH_EVALUATES = re.compile(r"\$\{[=~^]*\([^)]*e")
+_ZSH_EVALUATES = re.compile(r"\$\{[=~^]*\([^()]{0,40}e")
 _ZSH = re.compile(
     r"[>|]&?!|&?>>?&?!|>>?&[|]|&>>?\|"  # >! f, >>! f, &>! f: in bash `!` is the file and f an operand
     r"|\$\w+\["  # $x[1,3]: a piece of the value
@@ -35,7 +35,7 @@ _ZSH = re.compile(
     r"|(?:^|[\s;&|({])=\w"  # =program
     r"|\bfunction\s+\w+\s+\w+"
     r'|\$"|\{,|,,|,\}'  # no translation; an empty alternative is a word
-    r"|\b(?:export|typeset|declare|local|readonly)\s[^;\n]*=\{"
+    r"|\b(?:export|typeset|declare|local|readonly)\s[^;\n]{0,200}?=\{"
 )
 
 # Words, simple quotes, and what joins commands: these all shells read alike.

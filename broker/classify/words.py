@@ -468,7 +468,7 @@ _QUOTED_RUN = re.compile(r"[^\\$`]+")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!\-])")
 _ARITHMETIC_ASSIGNMENT = re.compile(
-    r"(\+\+|--)?\s*+([A-Za-z_]\w*+)(?:\[[^\]]*\])?\s*+(\+\+|--|(?:<<|>>|[-+*/%&^|])?=(?!=))?"
+    r"(\+\+|--)?\s*+([A-Za-z_]\w*+)(?:\[[^\[\]]*+\])?\s*+(\+\+|--|(?:<<|>>|[-+*/%&^|])?=(?!=))?"
 )
 _SUBSTRING = re.compile(r":\s*(-?\d+|\s-\d+)\s*(?::\s*(-?\d+)\s*)?")
 _LIKE_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=(?=~)")
