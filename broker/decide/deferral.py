@@ -1,9 +1,12 @@
-"""Step 3: a shell may start although a command in its text may not: that command comes to the gate by itself.
+"""Step 3: a shell, xargs or find may start although a command of theirs may not: that one comes to the gate by itself.
 
 When a shell text holds one refused command, refusing the shell says little to whoever asked: a harness sees
 "cannot start /bin/bash", and the reason is lost with the process that never was. Letting the shell start loses
 nothing where each refused part is a program start of its own, because the gate stops that start with its real
 argv; the shell then prints the reason where the agent reads it, and its exit code is the usual 126.
+
+xargs and find are the same, and more so: what they will start is not known before. `find … -exec grep x {} +` is whatever
+grep is, and `xargs rm` what rm is with the names that really came.
 
 Parts that never come to the gate (redirections, builtins, what is not understood) must be permitted now.
 """
@@ -33,6 +36,10 @@ _BUILTINS = frozenset(
 # shell runs applets by itself) nor zsh and ksh (their builtins are whatever has been loaded).
 _KNOWN_SHELLS = frozenset({"sh", "bash", "rbash", "dash"})
 
+# Programs that start the command behind them by execve, whatever it is called (not busybox's, which run applets inside).
+_LAUNCHERS = ({"xargs"}, {"find"})
+_OF_EXEC = frozenset({"option.find-exec"})
+
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 
 
@@ -50,18 +57,30 @@ def starts_by_deferral(
     """
     if not isinstance(operation, Exec) or Risk.BLOCKED in assessment.effects or len(assessment.parts) < 2:
         return None
+    now: tuple[Part, ...]
     started = {posixpath.basename(path) for path in (operation.path, operation.program) if path}
-    if not names_a_shell(assessment.parts[0].argv) or not started <= _KNOWN_SHELLS:
+    if started in _LAUNCHERS:
+        rule, now = "launcher.deferred", (_without_exec(assessment.parts[0]),)
+    elif names_a_shell(assessment.parts[0].argv) and started <= _KNOWN_SHELLS:
+        rule = "shell.deferred"
+        now = tuple(part for index, part in enumerate(assessment.parts) if index == 0 or not _comes_again(part))
+    else:
         return None
-    now = tuple(part for index, part in enumerate(assessment.parts) if index == 0 or not _comes_again(part))
     if len(now) == len(assessment.parts):
         return None
     # Left-out parts would leave `within` pointing at others; none of what is left may be covered by an entry.
     reduced = replace(assessment, parts=tuple(replace(part, within=None if index == 0 else 0) for index, part in enumerate(now)))
     verdict = decide(operation, reduced, envelope, context, scope=scope)
     if isinstance(verdict, Allow) and verdict.grant is None:
-        return replace(verdict, rule="shell.deferred")
+        return replace(verdict, rule=rule)
     return None
+
+
+def _without_exec(part: Part) -> Part:
+    """Return find's own part without what its -exec is by itself: another program's start."""
+    reasons = tuple(reason for reason in part.reasons if reason.rule not in _OF_EXEC)
+    dropped = {reason.risk for reason in part.reasons} - {reason.risk for reason in reasons}
+    return replace(part, reasons=reasons, effects=part.effects - dropped)
 
 
 def _comes_again(part: Part) -> bool:

@@ -85,3 +85,41 @@ def test_programs_that_are_no_shells_are_not_deferred() -> None:
 def test_a_program_that_calls_itself_a_shell_is_not_deferred() -> None:
     liar = Exec(argv=("bash", "-c", "curl x"), path="/usr/bin/python3", program="/usr/bin/python3.11", cwd="/w")
     assert deferred(liar) is None
+
+
+def start(*argv: str, program: str = "") -> Exec:
+    """The exec of a program of the system."""
+    path = program or f"/usr/bin/{argv[0]}"
+    return Exec(argv=argv, path=path, program=path, cwd="/w")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("xargs", "rm"),
+        ("xargs", "-0", "-n1", "sh", "-c", "curl $0"),
+        ("find", ".", "-exec", "grep", "-n", "x", "{}", "+"),
+        ("find", ".", "-type", "f", "-exec", "sh", "-c", "wc -l $1", "_", "{}", ";"),
+    ],
+)
+def test_what_starts_programs_for_what_it_finds_may_start_and_they_are_judged(argv: tuple[str, ...]) -> None:
+    allowed = deferred(start(*argv))
+    assert allowed is not None
+    assert allowed.rule == "launcher.deferred"
+    assert allowed.grant is None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        start("find", "/home/agent/..", "-delete"),
+        start("find", ".", "-exec", "true", ";", "-fprint", "/etc/cron.d/x"),
+        start("xargs", "-a", "/home/agent/.ssh/id_rsa", "rm"),
+        start("xargs", "rm", program="/w/xargs"),
+        start("busybox", "xargs", "rm"),
+        start("parallel", "rm"),
+        start("xargs", "rm", program="/usr/bin/rm"),
+    ],
+)
+def test_what_a_launcher_does_itself_is_judged_now_and_others_are_no_launchers(operation: Exec) -> None:
+    assert deferred(operation) is None
