@@ -20,8 +20,9 @@ from broker.enforce.docker_mounts import submounts
 from broker.enforce.engine import Bind
 from broker.errors import UsageError
 
-# How many folders a survey opens before it stops; what lies deeper is protected by file labels alone.
-SURVEY_FOLDERS = 20_000
+# How many folders a survey opens: in seconds, on a slow machine. An earlier task may have made them, so that what lies
+# behind them would not be found.
+SURVEY_FOLDERS = 500_000
 MODULE_DEPTH = 8
 FORBIDDEN = ("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin",
              "/sys", "/tmp", "/usr", "/var", "/opt", "/srv", "/mnt", "/media", "/var/tmp", "/dev/shm")  # fmt: skip
@@ -100,12 +101,10 @@ def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> W
     names: list[Alias] = []
     for root in (real, git_folder) if git_folder else (real,):
         found, secrets, complete = _look_through(root, shown, names, protect=mode != "overlay")
+        if not complete:
+            raise WorkspaceRefused(root, f"it has more than {SURVEY_FOLDERS:,} folders, too many to look for secrets in")
         protected += found
         masked += secrets
-        if not complete:
-            notes.append(
-                f"{root} has more than {SURVEY_FOLDERS} folders: beyond them, file labels alone protect hooks and secrets"
-            )
     inner = submounts(real) if mode == "overlay" else ()
     if inner:
         notes.append(f"{', '.join(inner)}: another file system, shown read-only")

@@ -133,3 +133,14 @@ def test_names_that_are_not_utf8_are_looked_through(tmp_path: Path) -> None:
     with open(os.path.join(strange, b".env"), "w") as file:
         file.write("x")
     assert survey(str(place), mode="direct").masked == (os.fsdecode(os.path.join(strange, b".env")),)
+
+
+def test_folders_that_an_earlier_task_made_hide_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(300):
+        (tmp_path / f"a{number}" / "b").mkdir(parents=True)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / ".env").write_text("KEY=1\n")
+    assert survey(str(tmp_path), mode="overlay").masked == (str(tmp_path / "config" / ".env"),)
+    monkeypatch.setattr("broker.enforce.workspace.SURVEY_FOLDERS", 600)
+    with pytest.raises(WorkspaceRefused, match="too many to look for secrets in"):
+        survey(str(tmp_path), mode="overlay")
