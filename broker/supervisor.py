@@ -272,11 +272,12 @@ def _finish(
     task.oom = task.oom or sandbox.container.oom_killed() or ending.memory_exceeded
     left = usage.survivors(stage.namespace) if stage.namespace else []
     journal.append(event.SURVIVORS_KILLED, task=task.path, survivors=left)
+    lost = process is not None and process.failed is None and process.exited is None and not ending.ours
     if sandbox.failure is not None:
         journal.append(event.GUARD_LOST, task=task.path, reason=str(sandbox.failure))
         if isinstance(sandbox.failure, BrokerError):
             raise sandbox.failure
-    elif process is not None and process.failed is None and process.exited is None and not ending.ours:
+    elif lost:
         journal.append(event.GUARD_LOST, task=task.path, reason="the guard, or its container, was ended from outside")
     for name, exceeded in (
         ("time", ending.timed_out), ("output", ending.output_exceeded), ("memory", task.oom),
@@ -284,7 +285,7 @@ def _finish(
     ):  # fmt: skip
         if exceeded:
             journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
-    changes = _settle(request, stage, journal, watcher, ending)
+    changes = _settle(request, stage, journal, watcher, sound=not lost and not ending.layer_exceeded)
     task.denials.finish()
     common = {
         "engine": engine, "layers": stage.layers, "journal": journal.path, "run": journal.run, "task": task,
@@ -298,13 +299,12 @@ def _finish(
 
 
 def _settle(
-    request: RunRequest, stage: Stage, journal: Journal, watcher: Watcher, ending: Ending
+    request: RunRequest, stage: Stage, journal: Journal, watcher: Watcher, *, sound: bool
 ) -> dict[str, Any]:
     """Land what the task changed, as far as its profile permits; nothing, if it did not end as it should."""
     if stage.layer is None:
         return {}
-    sound = stage.sandbox.failure is None and not ending.layer_exceeded
-    land = request.land if sound else "never"
+    land = request.land if sound and stage.sandbox.failure is None else "never"
     how = Settlement(
         land=land, ask=watcher.land, keep=tuple(broker_itself(stage.layer.manifest.workspace)),
         aliases=stage.workspace.aliases,

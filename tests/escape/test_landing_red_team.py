@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_of_a_task_that_was_never_judged_nothing_lands_without_being_named(for_s
     assert (refused.returncode, "nobody judged" in refused.stderr) == (64, True)
     assert not (for_somebody.workspace / ".git/hooks").exists()
     assert for_somebody.verb("land", run, "mine").returncode == 0
+    assert (for_somebody.workspace / "mine").read_text() == "mine\n"
+
+
+def test_when_the_guard_is_killed_nothing_lands_of_what_was_begun(for_somebody: Broker) -> None:
+    with for_somebody.started("bash", "-c", WAITS, stdin=subprocess.PIPE) as running:
+        running.read_until(b"ready")
+        [run] = until(for_somebody.kept, "the layer")
+        guards = [pid for pid in for_somebody.inside() if b"guard" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert guards
+        subprocess.run(["kill", "-9", str(guards[0])], check=True)
+        done = running.finish()
+    assert done.code == 70
+    assert not (for_somebody.workspace / "mine").exists()
+    assert for_somebody.verb("land", run).returncode == 0
     assert (for_somebody.workspace / "mine").read_text() == "mine\n"
 
 
