@@ -116,6 +116,8 @@ def _exec(inquiry: Inquiry, operation: Exec) -> None:
     argv = operation.argv or (operation.path,)
     words = [Word(text, True, False, 0, 0) for text in argv]
     scope = Scope(operation.cwd or context.cwd)
+    # The guard bounds a program start in bytes. xargs passes thousands of names, and nothing in them is parsed.
+    inquiry.words -= len(words)
     path = _path_by_argv(argv[0], operation)
     index = judge(inquiry, words, scope, span=None, path=path, program=operation.program)
     if path == operation.path:

@@ -21,6 +21,7 @@ TAME = "\U0010ffff"
 
 MAX_WORDS = 4096
 MAX_TEXT = 64 * 1024
+SAME_RULE = 64  # reasons by one rule that a part names: nobody reads the other four thousand files of an `rm`
 MAX_DEPTH = 12
 
 
@@ -86,19 +87,20 @@ class Scope:
 class Finding:
     """The effects of one part, while they are being collected."""
 
-    __slots__ = ("effects", "reasons")
+    __slots__ = ("_told", "effects", "reasons")
 
     def __init__(self) -> None:
         self.effects: set[Risk] = set()
         self.reasons: list[Reason] = []
+        self._told: dict[tuple[str, Risk], set[str]] = {}
 
     def add(self, risk: Risk, rule: str, text: str, span: tuple[int, int] | None = None) -> None:
-        """Record one effect and why. A second reason with the same rule, class and place is dropped."""
+        """Record one effect and why. The same again is dropped, and so is what one rule says after many times."""
         self.effects.add(risk)
-        for reason in self.reasons:
-            if reason.rule == rule and reason.risk is risk and reason.text == text:
-                return
-        self.reasons.append(Reason(rule=rule, risk=risk, text=text, span=span))
+        told = self._told.setdefault((rule, risk), set())
+        if text not in told and len(told) < SAME_RULE:
+            told.add(text)
+            self.reasons.append(Reason(rule=rule, risk=risk, text=text, span=span))
 
 
 class TooMuch(Exception):

@@ -201,3 +201,18 @@ def test_a_home_that_is_not_writable_is_outside(context: Context) -> None:
 
 def test_no_argv_and_no_path_is_unknown(context: Context) -> None:
     assert effects(judged(context)) == {"unknown"}
+
+
+@pytest.mark.parametrize(("program", "risk"), [("grep", Risk.SAFE), ("rm", Risk.LOCAL_WRITE)])
+def test_as_many_names_as_xargs_passes_are_judged(context: Context, program: str, risk: Risk) -> None:
+    names = [f"src/{number}.c" for number in range(9000)]
+    argv = (program, *(["-n", "x"] if program == "grep" else []), *names)
+    path = f"/usr/bin/{program}"
+    assert judged(context, *argv, path=path, program=path).risk is risk
+    worse = "/etc/passwd" if program == "rm" else f"{context.home}/.ssh/id_rsa"
+    assert judged(context, *argv[:-1], worse, path=path, program=path).risk >= Risk.SYSTEM_WRITE
+
+
+def test_a_text_in_an_argument_is_still_bounded(context: Context) -> None:
+    answer = judged(context, "sh", "-c", "true " * 5000, path="/usr/bin/sh", program="/usr/bin/sh")
+    assert Risk.UNKNOWN in answer.effects

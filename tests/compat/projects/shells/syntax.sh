@@ -58,4 +58,5 @@ printf '%s\n' "$BASHPID" >/dev/null
 command -v cat >/dev/null && echo found
 type -t cat
 ulimit -n >/dev/null && echo limits
+rm pipe
 exit 42
