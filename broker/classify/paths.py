@@ -720,21 +720,15 @@ def protected_paths(kind: str = "persistence") -> tuple[str, ...]:
 
 
 def secrets_among(names: list[str]) -> list[str]:
-    """Return those names of files that say of themselves that they hold a secret, as `is_secret` does, but at once."""
-    lower = "\n".join(names).lower()
-    if lower.count("\n") != len(names) - 1 or not lower.isascii():
-        # A name of several lines, or whose case changes its length.
-        return [name for name in names if is_secret(name)]
-    if not _any_secret().search(lower):
-        return []
-    return [name for name in names if is_secret(name)]
-
-
-@cache
-def _any_secret() -> re.Pattern[str]:
-    """One expression for every name in a list of lines that could be a secret's."""
-    keys = sorted(secret_names())
-    return re.compile("(?m)^(?:" + "|".join(".*".join(map(re.escape, key.split("*"))) for key in keys) + ")$")
+    """Return those names of files that say of themselves that they hold a secret, as `is_secret` does, but quickly."""
+    exact = catalogue("secret", "name").keys()
+    _, _, ends, starts = _name_patterns("secret")
+    found = []
+    for name in names:
+        lower = name.lower()
+        if (lower in exact or lower.endswith(ends) or lower.startswith(starts)) and is_secret(name):
+            found.append(name)
+    return found
 
 
 def secret_names() -> tuple[str, ...]:
