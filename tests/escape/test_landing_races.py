@@ -98,8 +98,7 @@ class Target:
         self._put(self._upper, "changed", b"new\n", 9)
         self._put(self._upper, "created", b"new\n", 9)
         self._put(self._upper, "times", b"old\n", 9)
-        self._put(self._upper, "mode", b"old\n", 7)
-        os.chmod(f"/proc/self/fd/{self._upper}/mode", 0o777)
+        self._put(self._upper, "mode", b"old\n", 7, 0o777)
         for folder, name in ((self._upper, "deleted"), (self._real, "created"), (self._upper, "folder"), (self._real, "folder")):
             with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(name, dir_fd=folder)
@@ -110,12 +109,13 @@ class Target:
             os.mkdir("folder", 0o755, dir_fd=self._upper)
         self.bench.layer.manifest = replaced_began(self.bench)
 
-    def _put(self, folder: int, name: str, content: bytes, time: int) -> None:
+    def _put(self, folder: int, name: str, content: bytes, time: int, mode: int = 0o644) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
         os.write(descriptor, content)
         os.fchown(descriptor, self.uid, self.uid)
+        os.fchmod(descriptor, mode)
         os.utime(descriptor, ns=(time, time))
         os.close(descriptor)
 

@@ -17,7 +17,7 @@ from enforce.conftest import make_bench  # noqa: F401 - a fixture, used by name
 from enforce.layer_bench import OLD, Bench, Tree, landable, tree
 from faults.under_strace import under_strace
 
-from broker.enforce import landing
+from broker.enforce import landing, landing_step
 from broker.enforce.layer import read_layer
 from broker.task.landing import recover_landings
 
@@ -282,14 +282,14 @@ def test_a_change_that_slipped_in_while_the_landing_was_killed_is_put_back(cases
     assert len(steps) == 1
 
     def land() -> None:
-        rename = landing.rename
+        rename = landing_step.rename
 
         def late(*words: object) -> None:
             (real / "changed").write_text("somebody's\n")
             rename(*words)  # type: ignore[arg-type]
             os.kill(os.getpid(), signal.SIGKILL)
 
-        landing.rename = late
+        landing_step.rename = late
         landing.land(case.bench.layer, steps)
 
     assert under_strace(land, "swapon:error=EPERM") == -signal.SIGKILL
@@ -305,7 +305,7 @@ def test_a_folder_that_was_filled_while_the_landing_was_killed_comes_back(cases:
     steps = [change for change in case.changes if change.path.startswith("gone")]
 
     def land() -> None:
-        rename = landing.rename
+        rename = landing_step.rename
 
         def late(*words: object) -> None:
             if words[1] == "gone":
@@ -314,7 +314,7 @@ def test_a_folder_that_was_filled_while_the_landing_was_killed_comes_back(cases:
             if words[1] == "gone":
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        landing.rename = late
+        landing_step.rename = late
         landing.land(case.bench.layer, steps)
 
     assert under_strace(land, "swapon:error=EPERM") == -signal.SIGKILL

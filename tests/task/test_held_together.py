@@ -13,8 +13,8 @@ from enforce.layer_bench import Bench, tree
 
 from broker.classify.risk import Risk
 from broker.decide.verdict import Deny, Layer
-from broker.enforce import landing
 from broker.enforce.changes import Change, Kind
+from broker.enforce.landing_intent import Intent
 from broker.task.changes import Judged, Withheld, hold_together, never
 from broker.task.landing import discard, land_by_hand
 
@@ -155,7 +155,7 @@ def test_a_layer_of_a_workspace_that_is_gone_can_be_discarded_though_its_landing
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.task(lambda view: (view / "f").write_text("new\n"))
-    landing._Intent(bench.layer).begin()
+    Intent(bench.layer).begin()
     bench.layer.update(state="kept")
     shutil.rmtree(bench.real)
     discard(bench.layer, tmp_path / "state")
@@ -164,7 +164,7 @@ def test_a_layer_of_a_workspace_that_is_gone_can_be_discarded_though_its_landing
 
 def test_by_hand_an_interrupted_landing_is_put_in_order_first(bench: Bench, tmp_path: Path) -> None:
     seen = bench.task(lambda view: (view / "f").write_text("new\n"))
-    landing._Intent(bench.layer).begin()
+    Intent(bench.layer).begin()
     bench.layer.update(state="kept")
     result = land_by_hand(bench.layer, tmp_path / "state", (), everything=True)
     assert result["counts"]["landed"] == 1
