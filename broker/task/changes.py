@@ -230,8 +230,8 @@ def _as_landing(change: Change, path: str, denial: Deny) -> Deny:
 
 
 def _for_good(denial: Deny) -> str:
-    """Say how the profile would let this land every time, where it can."""
-    if denial.effects != {Risk.PERSISTENCE}:
+    """Say how the profile would let this land every time, where it can and people do: for what git itself obeys, never."""
+    if denial.effects != {Risk.PERSISTENCE} or ".git/" in denial.rule or denial.rule.startswith("contents.git-"):
         return ""
     return f', or let this land each time: land = {{allow = ["{denial.rule}"]}} in the profile'
 
