@@ -6,7 +6,10 @@ import argparse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.cli.diff_text import Diff
+    from broker.cli.terminal import Colours
     from broker.enforce.layer import Layer
 
 SUMMARY = "show the changes of a task that are kept, not landed"
@@ -77,12 +80,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _unified(layer: Layer, diffs: object, reasons: dict[str, str]) -> list[bytes]:
+def _unified(layer: Layer, diffs: Iterable[Diff], reasons: dict[str, str]) -> list[bytes]:
     from broker.cli.terminal import escape
 
     lines: list[bytes] = []
-    for diff in diffs:  # type: ignore[attr-defined]
-        one: Diff = diff
+    for one in diffs:
         why = one.change.never or reasons.get(layer.path(one.change), "")
         if why:
             lines.append(b"# withheld: %b\n" % escape(why).encode())
@@ -94,10 +96,9 @@ def _unified(layer: Layer, diffs: object, reasons: dict[str, str]) -> list[bytes
 _STYLES = {b"+": "green", b"-": "red", b"@": "cyan", b"#": "yellow", b"d": "bold"}
 
 
-def _paint(line: bytes, colours: object, *, terminal: bool) -> bytes:
-    from broker.cli.terminal import Colours, escape
+def _paint(line: bytes, colours: Colours, *, terminal: bool) -> bytes:
+    from broker.cli.terminal import escape
 
-    assert isinstance(colours, Colours)
     if not terminal:
         return line
     text = line.decode("utf-8", "surrogateescape")

@@ -110,11 +110,11 @@ def _by_classes(level: Envelope, question: Question, rest: Sequence[Part], *, li
     worst: tuple[Risk, Part] | None = None
     refused: set[Risk] = set()
     for part in rest:
-        effects = _effects_in(scope, part, own) - _lifted(level, part)
-        if part.effects <= own or effects <= own:
+        lifted = _lifted(level, part)
+        if part.effects - lifted <= own:
             continue
         beyond_own = True
-        excess = effects - own - granted
+        excess = _effects_in(scope, part, own) - lifted - own - granted
         refused |= excess
         if excess and (worst is None or max(excess) > worst[0]):
             worst = (max(excess), part)

@@ -85,8 +85,9 @@ class SandboxSettings:
 class Profile:
     """A named permission envelope. `effects` is the final set: the ceiling's classes, then add and remove.
 
-    `denylist` holds token prefixes. `lands` are the rules of persistence that may land, in a copy-on-write workspace. `source` is the file it came from; `digest` is the SHA-256 of the
-    content (not of the file's bytes), so that two spellings of one profile have one digest.
+    `denylist` holds token prefixes. `lands` are the rules of persistence that may land, in a copy-on-write
+    workspace. `source` is the file it came from; `digest` is the SHA-256 of the content (not of the file's bytes),
+    so that two spellings of one profile have one digest.
     """
 
     name: str

@@ -14,11 +14,11 @@ import socket
 import subprocess
 from pathlib import Path
 
-from broker.enforce.docker_mounts import is_below, submounts
 from broker.enforce.engine import Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
 from broker.enforce.masks import mask_file
+from broker.enforce.mounts import is_below, submounts
 from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.seal import DEVICES, seal
 from broker.errors import HostCannotEnforce

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from broker.enforce import images
 from broker.enforce.docker_api import connect, engine_address
-from broker.enforce.docker_mounts import EMPTY_TMPFS, bind_mounts, masks, tmpfs_options, visible
+from broker.enforce.docker_mounts import EMPTY_TMPFS, bind_mounts, masks, tmpfs_options
 from broker.enforce.engine import Bind, Overlay, Plan
 from broker.enforce.limits import oom_kills
+from broker.enforce.mounts import visible
 from broker.enforce.runtime import OwnerMark
 from broker.enforce.seal import PROC, seal
 from broker.errors import HostCannotEnforce

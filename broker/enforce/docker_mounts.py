@@ -8,12 +8,11 @@ quotes and newlines.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from broker.enforce.engine import Bind, Tmpfs
 from broker.enforce.masks import mask_file
+from broker.enforce.mounts import is_below, submounts
 from broker.errors import HostCannotEnforce
 
 Mount = dict[str, object]
@@ -21,32 +20,6 @@ Mount = dict[str, object]
 # Docker joins the options of a tmpfs with commas, so a target needs no care but these values do.
 _TMPFS = "rw,exec,nosuid,nodev,size={size},mode={mode:o},uid={uid},gid={gid}"
 EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=555"
-
-
-def visible(binds: Iterable[Bind]) -> tuple[Bind, ...]:
-    """Drop the binds that a later one hides.
-
-    "Later binds lie over earlier ones", but the engine mounts by depth, and refuses a target named twice.
-    """
-    kept: list[Bind] = []
-    for bind in binds:
-        kept = [other for other in kept if not is_below(other.target, bind.target)]
-        kept.append(bind)
-    return tuple(kept)
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or lies in it."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def submounts(source: str, mountinfo: str | None = None) -> tuple[str, ...]:
-    """Return the mount points that lie strictly below a host folder (proc(5), mountinfo), sorted."""
-    if mountinfo is None:
-        mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    real = os.path.realpath(source)
-    points = {_unescape(line.split(" ")[4]) for line in mountinfo.splitlines()}
-    return tuple(sorted(p for p in points if p != real and is_below(p, real)))
 
 
 def bind_mounts(bind: Bind) -> list[Mount]:
@@ -107,8 +80,3 @@ def masks(paths: Iterable[str], binds: tuple[Bind, ...], run_dir: str) -> tuple[
         else:
             files.append(_bind(mask_file(run_dir, number), path, read_only=True, recursive=False))
     return files, folders
-
-
-def _unescape(field: str) -> str:
-    """Undo the octal escapes of mountinfo (space, tab, newline, backslash)."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

@@ -98,7 +98,11 @@ class Layer:
 
     def path(self, change: Any) -> str:
         """Return the absolute path of a change (broker.enforce.changes.Change)."""
-        return f"{self.manifest.parts[change.part][0]}/{change.path}"
+        return f"{self.real(change.part)}/{change.path}"
+
+    def real(self, number: int) -> str:
+        """Return the real folder of a part."""
+        return self.manifest.parts[number][0]
 
     def update(self, **changed: Any) -> None:
         """Change the manifest, on disk too, in one step."""

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from broker.errors import HostCannotEnforce
+
 FOLDER = "masked"
 IN_OPEN = 0x20
 _EVENT = struct.Struct("iIII")
@@ -47,7 +49,12 @@ class Masks:
         self._queue = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         watched = self._queue >= 0 and libc.inotify_add_watch(self._queue, os.fsencode(run_dir / FOLDER), IN_OPEN) >= 0
         if not watched:
-            raise OSError(ctypes.get_errno(), f"inotify: {os.strerror(ctypes.get_errno())}")
+            if self._queue >= 0:
+                os.close(self._queue)
+            raise HostCannotEnforce(
+                "workspace", f"nobody could tell when a secret is opened (inotify: {os.strerror(ctypes.get_errno())})",
+                "Raise fs.inotify.max_user_instances, or end other tasks of this user",
+            )  # fmt: skip
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._listen, name="masks", daemon=True)
         self._thread.start()

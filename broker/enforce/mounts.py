@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.enforce.docker_mounts import is_below, visible
-from broker.enforce.engine import Overlay, Plan
+from broker.enforce.engine import Bind, Overlay, Plan
 from broker.errors import HostCannotEnforce
 
 
@@ -48,6 +47,32 @@ def mounts_of(pid: int | str) -> tuple[Mount, ...]:
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def visible(binds: Iterable[Bind]) -> tuple[Bind, ...]:
+    """Drop the binds that a later one hides.
+
+    "Later binds lie over earlier ones", but the engine mounts by depth, and refuses a target named twice.
+    """
+    kept: list[Bind] = []
+    for bind in binds:
+        kept = [other for other in kept if not is_below(other.target, bind.target)]
+        kept.append(bind)
+    return tuple(kept)
+
+
+def submounts(source: str, mountinfo: str | None = None) -> tuple[str, ...]:
+    """Return the mount points that lie strictly below a host folder (proc(5), mountinfo), sorted."""
+    if mountinfo is None:
+        mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    real = os.path.realpath(source)
+    points = {_unescape(line.split(" ")[4]) for line in mountinfo.splitlines()}
+    return tuple(sorted(p for p in points if p != real and is_below(p, real)))
 
 
 def prove_mounts(init_pid: int, plan: Plan, overlay_words: tuple[tuple[str, str, str], ...] = ()) -> int:

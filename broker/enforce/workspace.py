@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.enforce.aliases import Alias, of_git, within
-from broker.enforce.docker_mounts import submounts
 from broker.enforce.engine import Bind
+from broker.enforce.mounts import submounts
 from broker.errors import UsageError
 
 # How many folders a survey opens: in seconds, on a slow machine. An earlier task may have made them, so that what lies

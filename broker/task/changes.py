@@ -72,7 +72,6 @@ class ChangeJudge:
         # (part, folder, kind) of plain files that may land: what is true of one is true of its neighbours.
         self._permitted: set[tuple[int, str, Kind]] = set()
         self._repositories: dict[tuple[int, str], bool] = {}
-        self._roots = tuple(path for path, _, _ in layer.manifest.parts)
         self._aliases: dict[str, list[str]] = {}
         for path, name in aliases:
             self._aliases.setdefault(path, []).append(name)
@@ -140,7 +139,7 @@ class ChangeJudge:
 
     def path(self, change: Change) -> str:
         """Return the absolute path of a change."""
-        return f"{self._roots[change.part]}/{change.path}"
+        return self._layer.path(change)
 
     def operation(self, change: Change) -> FileChange:
         """Return what a change is to the classifier."""
@@ -185,14 +184,14 @@ class ChangeJudge:
             folder = "/".join(words[:depth])
             if self._is_repository(change.part, folder):
                 rest = "/".join(words[depth:])
-                place = f"{self._roots[change.part]}/{folder}".rstrip("/") + "/.git"
+                place = f"{self._layer.real(change.part)}/{folder}".rstrip("/") + "/.git"
                 return place if rest in _MAKES_A_REPOSITORY and change.kind is Kind.CREATED else f"{place}/{rest}"
         return self.path(change)
 
     def _is_repository(self, part: int, folder: str) -> bool:
         known = self._repositories.get((part, folder))
         if known is None:
-            places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._roots[part], folder))
+            places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._layer.real(part), folder))
             there = {
                 name for name in _MAKES_A_REPOSITORY if any(os.path.lexists(os.path.join(place, name)) for place in places)
             }
@@ -290,12 +289,12 @@ def _read(path: str) -> bytes | None:
     return content if len(content) <= MAX_CONTENT else None
 
 
-def as_result(judged: Judged, landed: Iterable[Change], workspace: str, roots: tuple[str, ...], kept: str) -> dict[str, Any]:
+def as_result(judged: Judged, landed: Iterable[Change], layer: layers.Layer, kept: str) -> dict[str, Any]:
     """Return `changes` of a result: what landed, what was withheld, what is in conflict; `kept` names the task."""
 
     def shown(change: Change) -> dict[str, Any]:
-        path = f"{roots[change.part]}/{change.path}"
-        return {"path": os.path.relpath(path, workspace) if change.part == 0 else path, "change": str(change.kind)}
+        path = layer.path(change)
+        return {"path": os.path.relpath(path, layer.manifest.workspace) if change.part == 0 else path, "change": str(change.kind)}
 
     done = list(landed)
     return {

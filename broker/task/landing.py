@@ -15,7 +15,8 @@ from typing import Any
 
 from broker.enforce import landing
 from broker.enforce.changes import Change, Kind, WorkspaceMoved, changes_of
-from broker.enforce.layer import Layer, LayerGone, list_layers, one_landing_at_a_time
+from broker.enforce.landing_intent import INTENT
+from broker.enforce.layer import Layer, LayerGone, list_layers, one_landing_at_a_time, read_layer
 from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
@@ -24,7 +25,6 @@ from broker.task.task import Task
 from broker.task.together import folders_above
 
 PATHS_PER_EVENT = 1_000
-LAND = ("auto", "ask", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,6 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
     answer, and the layer is kept.
     """
     judge = ChangeJudge(layer, task.envelope, task.context, task.grants(), how.keep, how.aliases)
-    roots = tuple(path for path, _, _ in layer.manifest.parts)
     with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
         try:
             judged = judge.judge(changes_of(layer))
@@ -60,9 +59,9 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
             try:
                 done = carry(layer, judged, journal, task.path)
             except landing.LandingFailed as error:
-                return _failed(layer, task, journal, str(error)) | as_result(judged, (), layer.manifest.workspace, roots, layer.run)
+                return _failed(layer, task, journal, str(error)) | as_result(judged, (), layer, layer.run)
         kept = layer.run if judged.withheld or judged.conflicts or len(done) < len(judged.landing) else ""
-        result = as_result(judged, done, layer.manifest.workspace, roots, kept)
+        result = as_result(judged, done, layer, kept)
         if kept:
             layer.update(state="kept", withheld=_reasons(judge, judged))
             journal.append(event.LAYER_KEPT, task=task.path, layer=str(layer.folder), counts=result["counts"])
@@ -78,10 +77,9 @@ def _reasons(judge: ChangeJudge, judged: Judged) -> tuple[tuple[str, str], ...]:
 
 def carry(layer: Layer, judged: Judged, journal: Journal, task: str, **fields: object) -> list[Change]:
     """Land what was judged fit, record it before and after, and add what proved to be a conflict to the others."""
-    roots = tuple(path for path, _, _ in layer.manifest.parts)
 
     def intend() -> None:
-        for number, rows in enumerate(_batches(judged.landing, roots)):
+        for number, rows in enumerate(_batches(layer, judged.landing)):
             journal.append(event.LANDING_INTENDED, task=task, batch=number, changes=rows, **fields)
 
     try:
@@ -90,7 +88,7 @@ def carry(layer: Layer, judged: Judged, journal: Journal, task: str, **fields: o
         journal.append(event.LANDING_FAILED, task=task, reason=error.why)
         raise
     judged.conflicts += landed.conflicts
-    conflicts = [[f"{roots[change.part]}/{change.path}", why] for change, why in landed.conflicts]
+    conflicts = [[layer.path(change), why] for change, why in landed.conflicts]
     journal.append(event.LANDING_FINISHED, task=task, landed=len(landed.done), conflicts=conflicts)
     return landed.done
 
@@ -125,7 +123,6 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
 
     Without paths, and not everything: what the profile permits. Raises UsageError where that is not known.
     """
-    workspace, roots = layer.manifest.workspace, tuple(path for path, _, _ in layer.manifest.parts)
     with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
         refuse_running(layer)
         if not layer.manifest.judged and not paths and not everything:
@@ -151,12 +148,12 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
         with Journal.create(state) as journal:
             journal.append(
                 event.RUN_STARTED, command=["broker", "land", layer.run, *paths, *(["--all"] if everything else [])],
-                of=layer.run, workspace=workspace, broker_pid=os.getpid(), user=os.getuid(),
+                of=layer.run, workspace=layer.manifest.workspace, broker_pid=os.getpid(), user=os.getuid(),
             )  # fmt: skip
             done = carry(layer, judged, journal, event.ROOT, decided_by="operator") if judged.landing else []
             journal.append(event.RUN_FINISHED, status="finished", exit_code=0, landed=len(done))
         left = len(before) - len(done)
-        result = as_result(judged, done, workspace, roots, layer.run if left else "")
+        result = as_result(judged, done, layer, layer.run if left else "")
         if not left:
             layer.remove()
         elif layer.manifest.state == "running":
@@ -189,8 +186,9 @@ def discard(layer: Layer, state: Path) -> None:
 
 def recover_landings(base: Path) -> Iterator[str]:
     """Complete or undo the landings that a dead broker left half-way. Yields a line for each."""
-    for layer in list_layers(base):
-        if not landing.interrupted(layer):
+    for intent in sorted(base.glob(f"*/{INTENT}")):  # each start comes by here: kept layers are not read
+        layer = read_layer(intent.parent)
+        if layer is None:
             continue
         with contextlib.suppress(LayerGone), layer.locked(wait=False) as ours:
             if ours and landing.interrupted(layer):
@@ -226,12 +224,12 @@ def _is_old(layer: Layer, seconds: float) -> bool:
 def _failed(layer: Layer, task: Task, journal: Journal, why: str) -> dict[str, Any]:
     layer.update(state="kept")
     journal.append(event.LAYER_KEPT, task=task.path, layer=str(layer.folder), reason=why)
-    return as_result(Judged(), (), layer.manifest.workspace, (), layer.run) | {"error": why}
+    return as_result(Judged(), (), layer, layer.run) | {"error": why}
 
 
-def _batches(changes: list[Change], roots: tuple[str, ...]) -> Iterator[list[list[str]]]:
+def _batches(layer: Layer, changes: list[Change]) -> Iterator[list[list[str]]]:
     for start in range(0, len(changes), PATHS_PER_EVENT):
-        yield [[str(c.kind), f"{roots[c.part]}/{c.path}"] for c in changes[start : start + PATHS_PER_EVENT]]
+        yield [[str(c.kind), layer.path(c)] for c in changes[start : start + PATHS_PER_EVENT]]
 
 
 def _now() -> int:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.enforce.docker_mounts import bind_mounts, host_path, is_below, masks, submounts, visible
+from broker.enforce.docker_mounts import bind_mounts, host_path, masks
 from broker.enforce.engine import Bind
+from broker.enforce.mounts import is_below, submounts, visible
 from broker.errors import HostCannotEnforce
 
 
