@@ -21,6 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """Discard a layer. The record of what the task tried stays in its journal."""
     import json
 
+    from broker.cli.terminal import escape
     from broker.enforce.layer import find_layer, layers_base
     from broker.record.run_files import state_dir
     from broker.task.landing import discard
@@ -32,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"run": layer.run, "bytes": size}))
     else:
-        print(f"discarded the changes of {layer.run} ({size >> 10} KiB)")
+        print(f"discarded the changes of {layer.run} in {escape(layer.manifest.workspace)} ({size >> 10} KiB)")
     return 0

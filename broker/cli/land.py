@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     layer = find_layer(layers_base(state), args.task)
     if args.everything and args.paths:
         raise UsageError("--all lands everything: leave out the paths, or leave out --all")
+    if not args.json:  # `last` is the newest of any workspace: say which
+        print(f"task      {layer.run} in {escape(layer.manifest.workspace)}", file=sys.stderr)
     result = land_by_hand(layer, state, args.paths, everything=args.everything)
     rest = result["withheld"] + result["conflicts"]
     if args.json:
