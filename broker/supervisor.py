@@ -316,7 +316,7 @@ def _layer(request: RunRequest, workspace: Workspace, engine: Engine, journal: J
     """Make the layer that the task's changes go to, if they are not to go to the real files."""
     if not workspace.overlay:
         return None
-    parts = tuple((path, facts.st_dev, facts.st_ino) for path, facts in ((p, os.stat(p)) for p in workspace.parts()))
+    parts = tuple((path, facts.st_dev, facts.st_ino) for path, facts in ((p, os.stat(p, follow_symlinks=False)) for p in workspace.parts()))
     manifest = Manifest(
         run=journal.run, workspace=workspace.path, uid=workspace.uid, gid=workspace.gid, profile=request.profile.name,
         digest=request.profile.digest, trust=request.trust.label, engine=engine.name, began=file_clock(),

@@ -16,6 +16,7 @@ _X86 = platform.machine() == "x86_64"
 _OPENAT2 = 437
 _RENAMEAT2 = 316 if _X86 else 276
 
+AT_FDCWD = -100
 # openat2(2)
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -41,7 +42,16 @@ def open_beneath(folder: int, path: str, flags: int = FOLDER) -> int:
 
     Raises OSError: ELOOP when a component is a link, EXDEV when it leads out or onto another mount.
     """
-    how = _How(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV)
+    return _open(folder, path, flags, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV)
+
+
+def open_plain(path: str, flags: int = FOLDER) -> int:
+    """Open an absolute path that holds no link. Raises OSError: ELOOP when one of its names has become a link."""
+    return _open(AT_FDCWD, path, flags, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
+
+
+def _open(folder: int, path: str, flags: int, resolve: int) -> int:
+    how = _How(flags, 0, resolve)
     name = os.fsencode(path or ".")
     while True:
         found = _syscall(_OPENAT2, folder, name, ctypes.byref(how), ctypes.sizeof(how))

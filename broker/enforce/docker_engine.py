@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from broker.enforce import images
+from broker.enforce.beneath import FOLDER, open_plain
 from broker.enforce.docker_api import connect, engine_address
 from broker.enforce.docker_mounts import EMPTY_TMPFS, bind_mounts, masks, tmpfs_options
 from broker.enforce.engine import Bind, Overlay, Plan
@@ -285,7 +286,15 @@ def _hold(overlay: Overlay, undo: contextlib.ExitStack) -> tuple[str, str, str]:
             "docker", f"{overlay.target!a} is no UTF-8, and the engine's API has no other names", USE_BUBBLEWRAP
         ) from None
     for folder in (overlay.lower, f"{overlay.layer}/upper", f"{overlay.layer}/work"):
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # INVARIANT: what is below is the folder of the survey, which had no link in its path, and no link that came
+            # since (test_a_workspace_that_turns_into_a_link_is_not_followed).
+            descriptor = open_plain(folder) if folder == overlay.lower else os.open(folder, FOLDER)
+        except OSError as error:
+            raise HostCannotEnforce(
+                "workspace", f"{folder} is not the folder that was looked at ({error.strerror})",
+                "Something changed the workspace while the task was started: end the other tasks in it, and try again",
+            ) from None  # fmt: skip
         undo.callback(os.close, descriptor)
         names.append(f"/proc/{os.getpid()}/fd/{descriptor}")
     lower, upper, work = names
