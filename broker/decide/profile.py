@@ -82,6 +82,24 @@ class SandboxSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationSettings:
+    """How far a task may hand work on. Seconds, bytes, counts; None: no limit of ours.
+
+    `profiles` are those that its children may have (None: any of the operator's). `depth` is how many levels there may
+    be below it, `breadth` how many children it may have at once, `tasks` how many descendants in all. `cpu_time` and
+    `time` are sums over all descendants, `memory` is what they may have together at once.
+    """
+
+    profiles: tuple[str, ...] | None = None
+    depth: int = 3
+    breadth: int = 8
+    tasks: int = 64
+    cpu_time: float | None = None
+    time: float | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A named permission envelope. `effects` is the final set: the ceiling's classes, then add and remove.
 
@@ -100,6 +118,7 @@ class Profile:
     lands: frozenset[str] = frozenset()
     env: Environment = field(default_factory=Environment)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    delegate: DelegationSettings = field(default_factory=DelegationSettings)
     requires: tuple[str, ...] = LAYERS
     source: str = ""
     digest: str = ""

@@ -18,6 +18,7 @@ from broker.decide.profile import (
     LAYERS,
     TOOLS,
     AllowEntry,
+    DelegationSettings,
     Environment,
     Profile,
     SandboxSettings,
@@ -26,7 +27,15 @@ from broker.decide.profile import (
 from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.errors import ProfileInvalid
 from broker.profiles.quantity import parse_size, parse_time
-from broker.profiles.schema import EntryTable, EnvTable, ProfileTable, SandboxTable, Source
+from broker.profiles.schema import (
+    NAME,
+    DelegateTable,
+    EntryTable,
+    EnvTable,
+    ProfileTable,
+    SandboxTable,
+    Source,
+)
 from broker.profiles.suggest import did_you_mean
 from broker.sha256 import sha256
 
@@ -94,6 +103,7 @@ class _Reader:
             lands=self.lands(table.land.allow),
             env=self.environment(table.env),
             sandbox=self.sandbox(table.sandbox),
+            delegate=self.delegate(table.delegate),
             requires=self.requires(table.requires),
             source=str(self.source.path),
         )
@@ -239,13 +249,34 @@ class _Reader:
             output=self.quantity(parse_size, table.output, fallback.output, "output"),
         )
 
-    def quantity(self, parse: Callable[[Any], Any], value: object, fallback: T, key: str) -> T:
+    def delegate(self, table: DelegateTable) -> DelegationSettings:
+        fallback = DelegationSettings()
+
+        def how_many(value: int | None, otherwise: int, key: str) -> int:
+            return self.quantity(_few, value, otherwise, key, section="delegate")
+
+        for name in table.profiles or ():
+            if not NAME.fullmatch(name):
+                raise self.wrong(f"delegate.profiles: {name!r} is not a profile's name", "delegate", "profiles")
+        return DelegationSettings(
+            profiles=None if table.profiles is None else _once(table.profiles),
+            depth=how_many(table.depth, fallback.depth, "depth"),
+            breadth=how_many(table.breadth, fallback.breadth, "breadth"),
+            tasks=how_many(table.tasks, fallback.tasks, "tasks"),
+            cpu_time=self.quantity(parse_time, table.cpu_time, fallback.cpu_time, "cpu_time", section="delegate"),
+            time=self.quantity(parse_time, table.time, fallback.time, "time", section="delegate"),
+            memory=self.quantity(parse_size, table.memory, fallback.memory, "memory", section="delegate"),
+        )
+
+    def quantity(
+        self, parse: Callable[[Any], Any], value: object, fallback: T, key: str, *, section: str = "sandbox"
+    ) -> T:
         if value is None:
             return fallback
         try:
             parsed: T = parse(value)
         except (ValueError, OverflowError) as error:
-            raise self.wrong(f"sandbox.{key}: {error}", "sandbox", key) from None
+            raise self.wrong(f"{section}.{key}: {error}", section, key) from None
         return parsed
 
     def cpus(self, value: float | None) -> float | None:
@@ -297,6 +328,12 @@ class _Reader:
 def _count(value: int) -> int:
     if not 1 <= value <= 1 << 22:  # PID_MAX_LIMIT, proc(5)
         raise ValueError("write how many processes there may be at once, 1 to 4194304")
+    return value
+
+
+def _few(value: int) -> int:
+    if not 0 <= value <= 10_000:
+        raise ValueError("write how many, 0 to 10000 (0: none)")
     return value
 
 

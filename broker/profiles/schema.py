@@ -36,6 +36,9 @@ _ELSEWHERE = {
     "environment": "env",
     "pass": "env.pass",
     "max_class": "max_risk",
+    "subagents": "delegate.profiles",
+    "depth": "delegate.depth",
+    "breadth": "delegate.breadth",
 }
 
 
@@ -92,6 +95,18 @@ class SandboxTable(NamedTuple):
     layer_size: int | str | None = None
 
 
+class DelegateTable(NamedTuple):
+    """`delegate`: what a task may hand on. Times as seconds or "30m", memory as bytes or "2G"."""
+
+    profiles: tuple[str, ...] | None = None
+    depth: int | None = None
+    breadth: int | None = None
+    tasks: int | None = None
+    cpu_time: int | float | str | None = None
+    time: int | float | str | None = None
+    memory: int | str | None = None
+
+
 class ProfileTable(NamedTuple):
     """One profile."""
 
@@ -104,6 +119,7 @@ class ProfileTable(NamedTuple):
     land: LandTable = LandTable()
     env: EnvTable = EnvTable()
     sandbox: SandboxTable = SandboxTable()
+    delegate: DelegateTable = DelegateTable()
     requires: tuple[str, ...] | None = None
 
 
@@ -135,6 +151,15 @@ _SANDBOX: Shape = {
     "output": _size,
     "layer_size": _size,
 }
+_DELEGATE: Shape = {
+    "profiles": list_of(_text, or_none=True),
+    "depth": one_of(int, None),
+    "breadth": one_of(int, None),
+    "tasks": one_of(int, None),
+    "cpu_time": one_of(int, float, str, None),
+    "time": one_of(int, float, str, None),
+    "memory": _size,
+}
 _PROFILE: Shape = {
     "description": _text,
     "max_risk": _text,
@@ -145,9 +170,10 @@ _PROFILE: Shape = {
     "land": table_of(_LAND, LandTable),
     "env": table_of(_ENV, EnvTable),
     "sandbox": table_of(_SANDBOX, SandboxTable),
+    "delegate": table_of(_DELEGATE, DelegateTable),
     "requires": list_of(_text, or_none=True),
 }
-_INNER = {"tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "sandbox": _SANDBOX}
+_INNER = {"tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "sandbox": _SANDBOX, "delegate": _DELEGATE}
 
 
 class Source:
