@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.cli import exit_codes
+from broker.cli import events_verify, exit_codes
 from broker.cli.terminal import Colours, command_line, escape, shorten
 from broker.errors import JournalError, UsageError
 from broker.record import event
 from broker.record.journal import is_being_written, read
 from broker.record.run_files import find_run, list_runs, state_dir
-from broker.record.verify import Verification, verify
 
 SUMMARY = "list runs, read and verify their journals"
 EXAMPLES = """\
@@ -43,14 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--verdict", choices=["allow", "ask", "deny"], help="only events with this verdict")
     parser.add_argument("--all", action="store_true", help=f"all runs, not only the newest {LISTED}")
+    events_verify.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     state = state_dir()
     match args.words:
-        case ["verify", *runs]:
-            return _verify(state, runs, everything=args.all, as_json=args.json)
+        case [word, *rest] if word in events_verify.WORDS:
+            return events_verify.run(state, word, rest, args)
         case []:
             return _list(state, everything=args.all, as_json=args.json)
         case [word]:
@@ -294,46 +294,3 @@ def operation_text(operation: object) -> str:
             return f"connect {escape(str(address))}:{operation.get('port', 0)}"
         case _:
             return _value(operation)
-
-
-# --- verifying
-
-
-def _verify(state: Path, words: list[str], *, everything: bool, as_json: bool) -> int:
-    if everything and words:
-        raise UsageError("name runs or --all, not both")
-    paths = list_runs(state) if everything else [find_run(state, word) for word in words or ["last"]]
-    colours = Colours(sys.stdout)
-    code = exit_codes.OK
-    for path in paths:
-        found = verify(path)
-        if not found.ok:
-            code = exit_codes.TAMPERED
-        print(_verdict_json(path, found) if as_json else _verdict_line(path, found, colours))
-    return code
-
-
-def _verdict_line(path: Path, found: Verification, colours: Colours) -> str:
-    name = escape(path.stem)
-    if found.problem is not None:
-        return f"{name}  {colours.paint('TAMPERED', 'red', 'bold')}  {escape(str(found.problem))}"
-    text = f"{name}  {colours.paint('ok', 'green')}  {found.count} events, head {found.head}"
-    if found.torn:
-        text += (
-            f"; a torn last line of {found.torn} bytes: broker died while writing it, "
-            f"and what it announced did not happen"
-        )
-    if not found.finished:
-        text += (
-            "; still running"
-            if is_being_written(path)
-            else "; unfinished: broker died, or lines were cut from the end"
-        )
-    return text
-
-
-def _verdict_json(path: Path, found: Verification) -> str:
-    problem = None if found.problem is None else {"line": found.problem.line, "text": found.problem.text}
-    row = {"run": path.stem, "journal": str(path), "ok": found.ok, "events": found.count, "head": found.head}
-    row |= {"finished": found.finished, "torn": found.torn, "problem": problem}
-    return event.encode(row).decode()
