@@ -40,10 +40,12 @@ class ProfileNameInvalid(ProfileError):
 class ProfileInvalid(ProfileError):
     """The content of a file is not what a profile file may hold."""
 
-    def __init__(self, path: Path | str, problem: str, *, line: int | None = None) -> None:
+    def __init__(
+        self, path: Path | str, problem: str, *, line: int | None = None, column: int | None = None
+    ) -> None:
         where = f"{path}:{line}" if line else str(path)
         super().__init__(f"{where}: {problem}")
-        self.path, self.problem, self.line = Path(path), problem, line
+        self.path, self.problem, self.line, self.column = Path(path), problem, line, column
 
 
 class ProfileDuplicate(ProfileError):

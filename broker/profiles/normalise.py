@@ -26,6 +26,7 @@ from broker.decide.profile import (
 )
 from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.errors import ProfileInvalid
+from broker.profiles.examples import check_examples
 from broker.profiles.quantity import parse_size, parse_time
 from broker.profiles.schema import (
     NAME,
@@ -47,6 +48,7 @@ _IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 _ENGINES = ("auto", "docker", "bubblewrap")
 _WORKSPACES = ("overlay", "direct", "read-only")
 _CLASSES = tuple(risk.label for risk in Risk)
+_TASKS_WRITE = ("/tmp/", "/var/tmp/", "/dev/", "/home/agent/", "/proc/", "/run/")
 _NEVER_SHOWN = ("/", "/proc", "/sys", "/dev", "/run")
 
 _NOT_FOR_AN_ENTRY = {
@@ -58,7 +60,9 @@ _NOT_FOR_AN_ENTRY = {
 
 def profile_from(source: Source, name: str, table: ProfileTable) -> Profile:
     """Return the profile that the table means. Raises ProfileInvalid, with the line where it can be told."""
-    return _Reader(source, name).profile(table)
+    profile = _Reader(source, name).profile(table)
+    check_examples(source, table, profile)
+    return profile
 
 
 def canonical(profile: Profile) -> dict[str, Any]:
@@ -260,6 +264,7 @@ class _Reader:
                 raise self.wrong(f"delegate.profiles: {name!r} is not a profile's name", "delegate", "profiles")
         return DelegationSettings(
             profiles=None if table.profiles is None else _once(table.profiles),
+            agents=_once(self.agent(path) for path in table.agents),
             depth=how_many(table.depth, fallback.depth, "depth"),
             breadth=how_many(table.breadth, fallback.breadth, "breadth"),
             tasks=how_many(table.tasks, fallback.tasks, "tasks"),
@@ -267,6 +272,15 @@ class _Reader:
             time=self.quantity(parse_time, table.time, fallback.time, "time", section="delegate"),
             memory=self.quantity(parse_size, table.memory, fallback.memory, "memory", section="delegate"),
         )
+
+    def agent(self, path: str) -> str:
+        """Take a program that may lead sub-tasks. Where tasks can write it would be anybody's."""
+        plain = posixpath.normpath(path)
+        if path != plain or not path.startswith("/") or "\0" in path or path.startswith(_TASKS_WRITE):
+            raise self.wrong(
+                f"delegate.agents: {path!r} must be an absolute path of a program where no task can write", "delegate", "agents"
+            )
+        return path
 
     def quantity(
         self, parse: Callable[[Any], Any], value: object, fallback: T, key: str, *, section: str = "sandbox"

@@ -12,11 +12,14 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.profiles.errors import ProfileInvalid
 from broker.profiles.shapes import Shape, WrongShape, list_of, one_of, read_keys, table_of, texts_by_name
 from broker.profiles.suggest import closest, did_you_mean
+
+if TYPE_CHECKING:
+    from broker.profiles.places import Places
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
@@ -37,6 +40,7 @@ _ELSEWHERE = {
     "pass": "env.pass",
     "max_class": "max_risk",
     "subagents": "delegate.profiles",
+    "agents": "delegate.agents",
     "depth": "delegate.depth",
     "breadth": "delegate.breadth",
 }
@@ -99,6 +103,7 @@ class DelegateTable(NamedTuple):
     """`delegate`: what a task may hand on. Times as seconds or "30m", memory as bytes or "2G"."""
 
     profiles: tuple[str, ...] | None = None
+    agents: tuple[str, ...] = ()
     depth: int | None = None
     breadth: int | None = None
     tasks: int | None = None
@@ -115,6 +120,8 @@ class ProfileTable(NamedTuple):
     tools: ToolsTable = ToolsTable()
     allowlist: tuple[str | EntryTable, ...] = ()
     denylist: tuple[str, ...] = ()
+    permits: tuple[str, ...] = ()
+    denies: tuple[str, ...] = ()
     effects: EffectsTable = EffectsTable()
     land: LandTable = LandTable()
     env: EnvTable = EnvTable()
@@ -153,6 +160,7 @@ _SANDBOX: Shape = {
 }
 _DELEGATE: Shape = {
     "profiles": list_of(_text, or_none=True),
+    "agents": _texts,
     "depth": one_of(int, None),
     "breadth": one_of(int, None),
     "tasks": one_of(int, None),
@@ -166,6 +174,8 @@ _PROFILE: Shape = {
     "tools": table_of(_TOOLS, ToolsTable),
     "allowlist": list_of(table_of(_ENTRY, EntryTable, needs=("command",), or_text=True)),
     "denylist": _texts,
+    "permits": _texts,
+    "denies": _texts,
     "effects": table_of(_EFFECTS, EffectsTable),
     "land": table_of(_LAND, LandTable),
     "env": table_of(_ENV, EnvTable),
@@ -177,26 +187,32 @@ _INNER = {"tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "san
 
 
 class Source:
-    """A file's text, to find lines in."""
+    """A file's text, to find lines and columns in."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.text = path, text
+        self._places: Places | None = None
 
-    def wrong(self, problem: str, *keys: str) -> ProfileInvalid:
-        """Return the error for what stands at this path of keys, with the line if it can be told."""
-        return ProfileInvalid(self.path, problem, line=self._line(keys))
+    @property
+    def places(self) -> Places:
+        """Where everything stands. Made when it is first wanted: a file without mistakes needs none."""
+        if self._places is None:
+            from broker.profiles.places import Places
 
-    def _line(self, keys: tuple[str, ...]) -> int | None:
-        # Comment lines keep their length, so that positions stay right.
-        text = re.sub(r"(?m)^[ \t]*#.*$", lambda found: " " * len(found[0]), self.text)
-        start = position = 0
-        for key in keys:
-            quoted = re.escape(json.dumps(key)[1:-1])
-            found = re.compile(rf"(?<![\w-])[\"']?{quoted}[\"']?\s*(?=[=:.\]\"',}}])").search(text, position)
-            if found is None:
-                return None
-            start, position = found.span()
-        return text.count("\n", 0, start) + 1 if keys else None
+            self._places = Places(self.text, self.path.suffix)
+        return self._places
+
+    def wrong(self, problem: str, *keys: str | int) -> ProfileInvalid:
+        """Return the error for what stands at this path of keys below `profiles`, or at the top."""
+        line, column = self.position(*keys)
+        return ProfileInvalid(self.path, problem, line=line, column=column)
+
+    def position(self, *keys: str | int) -> tuple[int | None, int | None]:
+        """Return line and column of what stands at this path of keys, or near it."""
+        places = self.places
+        found = places.nearest(("profiles", *keys)) if keys and ("profiles", keys[0]) in places else None
+        found = found or (places.nearest(keys) if keys else None)
+        return (None, None) if found is None else places.position(found.key)
 
 
 def decode_file(path: Path, content: bytes) -> tuple[Source, dict[str, dict[str, Any]]]:
@@ -251,16 +267,16 @@ def _parse(source: Source) -> Any:
             return tomllib.loads(text)
     except json.JSONDecodeError as error:
         problem = f"it is not JSON: {error.msg} (column {error.colno})"
-        raise ProfileInvalid(path, problem, line=error.lineno) from None
+        raise ProfileInvalid(path, problem, line=error.lineno, column=error.colno) from None
     except _DuplicateKey as error:
-        raise source.wrong(
-            f"the key {error.key!r} stands twice in one object; remove one", error.key
-        ) from None
+        last = source.places.ending_in(error.key)
+        line, column = source.places.position(last.key) if last else (None, None)
+        problem = f"the key {error.key!r} stands twice in one object; remove one"
+        raise ProfileInvalid(path, problem, line=line, column=column) from None
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), ", str(error))
-        raise ProfileInvalid(
-            path, f"it is not TOML: {error}", line=int(found[1]) if found else None
-        ) from None
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (int(found[1]), int(found[2])) if found else (None, None)
+        raise ProfileInvalid(path, f"it is not TOML: {error}", line=line, column=column) from None
     except RecursionError:
         raise ProfileInvalid(path, "it is nested too deeply") from None
     except ValueError as error:  # an integer of thousands of digits, NaN
@@ -295,23 +311,31 @@ def decode_profile(source: Source, name: str, table: dict[str, Any]) -> ProfileT
         if isinstance(table.get(key), dict):
             _refuse_unknown(source, (name, key), table[key], inner)
     entries = table.get("allowlist")
-    for entry in entries if isinstance(entries, list) else ():
+    for at, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, dict):
-            _refuse_unknown(source, (name, "allowlist"), entry, _ENTRY)
+            _refuse_unknown(source, (name, "allowlist", at), entry, _ENTRY)
     try:
         return ProfileTable(**read_keys(_PROFILE, table, ()))
     except WrongShape as wrong:
         where = ".".join(wrong.keys)
         said = f"{where}: {wrong.problem}" if where else wrong.problem
-        keys = [key.partition("[")[0] for key in wrong.keys]
-        raise source.wrong(f"profile {name!r}: {said}", name, *keys) from None
+        raise source.wrong(f"profile {name!r}: {said}", name, *_steps(wrong.keys)) from None
 
 
-def _refuse_unknown(source: Source, keys: tuple[str, ...], table: dict[str, Any], known: Shape) -> None:
+def _steps(keys: tuple[str, ...]) -> list[str | int]:
+    """Turn `allowlist[2]` into two steps."""
+    steps: list[str | int] = []
+    for key in keys:
+        found = re.fullmatch(r"(.+)\[(\d+)\]", key)
+        steps += [found[1], int(found[2])] if found else [key]
+    return steps
+
+
+def _refuse_unknown(source: Source, keys: tuple[str | int, ...], table: dict[str, Any], known: Shape) -> None:
     for key in table:
         if key in known:
             continue
-        section = ".".join(keys[1:])
+        section = ".".join(str(each) for each in keys[1:] if isinstance(each, str))
         inside = f"{section!r} of profile {keys[0]!r}" if section else f"profile {keys[0]!r}"
         raise source.wrong(
             f"unknown key {key!r} in {inside}.{_meant(key, known, top=not section)}", *keys, key
