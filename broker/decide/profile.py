@@ -85,12 +85,14 @@ class SandboxSettings:
 class DelegationSettings:
     """How far a task may hand work on. Seconds, bytes, counts; None: no limit of ours.
 
-    `profiles` are those that its children may have (None: any of the operator's). `depth` is how many levels there may
+    `profiles` are those that its children may have (None: any of the operator's). `agents` are programs (absolute paths)
+    that may lead a child with any arguments; any other command of a child is judged. `depth` is how many levels there may
     be below it, `breadth` how many children it may have at once, `tasks` how many descendants in all. `cpu_time` and
     `time` are sums over all descendants, `memory` is what they may have together at once.
     """
 
     profiles: tuple[str, ...] | None = None
+    agents: tuple[str, ...] = ()
     depth: int = 3
     breadth: int = 8
     tasks: int = 64
