@@ -62,7 +62,10 @@ LAYER_DISCARDED = "layer.discarded"
 
 ROOT = "root"  # the task path of the operator's own task
 GENESIS = "0" * 64  # `prev` of a first line
-ENVELOPE = frozenset({"seq", "prev", "time", "run", "task", "type", "seal"})  # not for an event's own fields
+SCHEMA = 1  # of the events; in the first one of a run. New types and fields do not change it
+REQUIRED = frozenset({"seq", "prev", "time", "run", "task", "type"})
+# `seal` is in the last event, `schema` and `chain` are in the first; an event's own fields cannot be called so.
+ENVELOPE = REQUIRED | {"seal", "schema", "chain", "redacted"}
 
 _KINDS = {
     ShellText: "shell",
@@ -82,6 +85,11 @@ _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 def encode(event: Mapping[str, object]) -> bytes:
     """Return the event's canonical line, without its newline."""
     return _encoder.encode(event).encode("ascii")
+
+
+def sealed(record: Mapping[str, object]) -> bytes:
+    """Return the canonical line of a last event: it has no successor to hold its hash, so it holds one of itself."""
+    return encode({**record, "seal": digest(encode(record))})
 
 
 def decode(line: bytes) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 In: event types and fields. Out: one canonical JSON line each, in the file before `append` returns. Whoever
 wants something to happen appends first: no record, no run. Each line holds the hash of the line before it,
-so that what was changed, dropped or reordered afterwards shows (verify.py). It never holds a secret on
-purpose, never loses an event silently, and is never written by two processes at once.
+so that what was changed, dropped or reordered afterwards shows (verify.py); the chain file holds how far the run
+got, so that a run which is gone, replaced or cut off shows, too (evidence.py). It never holds a secret on purpose
+(redact.py), never loses an event silently, and is never written by two processes at once.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from broker.errors import JournalError
-from broker.record import event
-from broker.record.run_files import journal_path, new_run_id, prepare
+from broker.record import chain, event
+from broker.record.chain import Chain
+from broker.record.clock import now
+from broker.record.line_file import FLAGS, LineFile, cannot_write, sync_folder, take
+from broker.record.run_files import journal_path, new_run_id, prepare, segment_path, segments
 
-# O_APPEND: the kernel puts each line at the end of the file, wherever that is (open(2)).
-_OPEN = os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+SEGMENT = 64 << 20  # bytes; a larger journal goes on in the next segment
+# A run's head is put into the chain file at its start, at its end, and whenever one of these has passed.
+BOUND_EVENTS = 1_000
+BOUND_NANOSECONDS = 10 * 10**9
 
 
 class Sync(StrEnum):
@@ -39,35 +43,43 @@ class Sync(StrEnum):
 class Journal:
     """The journal of one run, open for writing. Safe to use from several threads."""
 
-    def __init__(self, path: Path, descriptor: int, *, sync: Sync = Sync.ENDS) -> None:
+    def __init__(self, path: Path, descriptor: int, *, sync: Sync = Sync.ENDS, segment: int = SEGMENT) -> None:
         """Take an open, locked descriptor of an empty file. Use `create` or `resume` instead."""
         self.path = path
         self.run = path.stem
-        self._descriptor = descriptor
+        self._file = LineFile(path, descriptor)
+        # The first segment's descriptor holds the lock for as long as the run is written.
+        self._locked = descriptor
+        self._segment, self._segment_size = 1, segment
         self._sync = sync
         self._lock = threading.Lock()
-        self._size = 0
+        self._earlier = 0  # bytes in the segments before this one
         self._seq = 0
         self._head = event.GENESIS
         self._broken = ""
+        self._chain = Chain(path.parent.parent)
+        self._bound = 0
+        self._bound_at = time.monotonic_ns()
 
     @classmethod
-    def create(cls, state_dir: Path, run_id: str | None = None, *, sync: Sync = Sync.ENDS) -> Self:
+    def create(
+        cls, state_dir: Path, run_id: str | None = None, *, sync: Sync = Sync.ENDS, segment: int = SEGMENT
+    ) -> Self:
         """Make the journal of a new run. Raises JournalError with the remedy."""
         runs = prepare(state_dir)
         for _ in range(64):
             path = journal_path(state_dir, run_id or new_run_id())
             try:
-                descriptor = os.open(path, _OPEN | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                descriptor = os.open(path, FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError:
                 if run_id is not None:
                     raise JournalError(f"{path} exists: a run's journal has one writer, once") from None
                 continue  # two runs within 4 ms drew the same byte
             except OSError as error:
-                raise _cannot_write(path, error) from error
-            _take(path, descriptor)
-            _sync_folder(runs)
-            return cls(path, descriptor, sync=sync)
+                raise cannot_write(path, error) from error
+            take(path, descriptor)
+            sync_folder(runs)
+            return cls(path, descriptor, sync=sync, segment=segment)
         raise JournalError(f"cannot find a free run id in {runs}")
 
     @classmethod
@@ -77,23 +89,29 @@ class Journal:
         A torn last line is cut off, and said so in a `journal.resumed` event. Raises JournalError when
         somebody still writes it, when the run is finished, or when it does not verify.
         """
-        from broker.record.verify import verify  # verify reads, and needs `read` from here
+        from broker.record.verify import verify  # nobody else who writes has to verify
 
         try:
-            descriptor = os.open(path, _OPEN | os.O_RDWR)
+            descriptor = os.open(path, FLAGS | os.O_RDWR)
         except OSError as error:
-            raise _cannot_write(path, error) from error
-        _take(path, descriptor)
-        found = verify(path)
-        if not found.ok or found.finished:
-            os.close(descriptor)
-            state = "is finished" if found.ok else f"does not verify ({found.problem})"
-            raise JournalError(f"{path} {state}: nothing may be added to it")
+            raise cannot_write(path, error) from error
+        take(path, descriptor)
         journal = cls(path, descriptor, sync=sync)
-        journal._seq, journal._head = found.count, found.head
-        journal._size = os.fstat(descriptor).st_size - found.torn
-        os.ftruncate(descriptor, journal._size)
-        journal.append(event.JOURNAL_RESUMED, torn=found.torn)
+        try:
+            found = verify(path)
+            if not found.ok or found.finished:
+                state = "is finished" if found.ok else f"does not verify ({found.problem})"
+                raise JournalError(f"{path} {state}: nothing may be added to it")
+            journal._seq, journal._head = found.count, found.head
+            journal._file.size = os.fstat(descriptor).st_size
+            for _ in segments(path)[1:]:
+                journal._open_segment()
+            journal._file.size -= found.torn
+            os.ftruncate(journal._file.descriptor, journal._file.size)
+            journal.append(event.JOURNAL_RESUMED, torn=found.torn)
+        except BaseException:
+            journal.close()
+            raise
         return journal
 
     def append(self, type: str, /, *, task: str = event.ROOT, **fields: object) -> int:
@@ -107,51 +125,67 @@ class Journal:
         with self._lock:
             self._refuse_if_closed()
             record |= {"run": self.run, "task": task, "type": type}
-            record |= {"seq": self._seq + 1, "prev": self._head, "time": _now()}
+            record |= {"seq": self._seq + 1, "prev": self._head, "time": now()}
+            if self._seq == 0:
+                seq, head = self._chain.head()
+                record |= {"schema": event.SCHEMA, "chain": {"seq": seq, "head": head}}
             last = type == event.RUN_FINISHED
-            if last:
-                # The last line has no successor to hold its hash, so it holds one of itself.
-                record["seal"] = event.digest(event.encode(record))
-            line = event.encode(record)
-            self._write(line + b"\n")
-            self._seq += 1
-            self._head = event.digest(line)
-            if last or self._seq == 1 or self._sync is Sync.EVERY:
-                self._force()
-            if last:
-                self._broken = "the run is finished"
+            line = event.sealed(record) if last else event.encode(record)
+            self._commit(line, last=last)
             return self._seq
 
     def _refuse_if_closed(self) -> None:
-        if self._descriptor < 0:
+        if self._locked < 0:
             raise JournalError(f"{self.path} is closed")
-        if self._broken:
-            raise JournalError(f"{self.path}: {self._broken}, nothing more can be recorded")
+        if self._broken or self._file.broken:
+            raise JournalError(f"{self.path}: {self._broken or self._file.broken}, nothing more can be recorded")
 
-    def _write(self, data: bytes) -> None:
-        """Write the line with one call, or take back what was written of it and raise."""
-        try:
-            written = os.write(self._descriptor, data)
-        except OSError as error:
-            raise _cannot_write(self.path, error) from error
-        if written != len(data):
+    def _commit(self, line: bytes, *, last: bool) -> None:
+        """Write the line, and what has to stand in the chain file because of it; or neither."""
+        if self._file.size and self._file.size + len(line) >= self._segment_size:
+            self._next_segment()
+        self._file.write(line + b"\n")
+        first = self._seq == 0
+        if first or last or self._sync is Sync.EVERY:
+            self._file.force()
+        head = event.digest(line)
+        if (
+            first or last or self._seq + 1 - self._bound >= BOUND_EVENTS
+            or time.monotonic_ns() - self._bound_at > BOUND_NANOSECONDS
+        ):  # fmt: skip
+            kind = chain.FINISHED if last else chain.STARTED if first else chain.REACHED
             try:
-                os.ftruncate(self._descriptor, self._size)
-            except OSError:
-                self._broken = "a line was written in part"
-            raise JournalError(
-                f"cannot record to {self.path}: the disk is full (or a quota is used up). "
-                f"Make room, or set BROKER_STATE_DIR to a place with room"
-            )
-        self._size += written
+                self._bind(kind, self._seq + 1, head, force=first or last)
+            except JournalError:
+                self._file.take_back()
+                raise
+        self._seq, self._head = self._seq + 1, head
+        if last:
+            self._broken = "the run is finished"
 
-    def _force(self) -> None:
+    def _bind(self, kind: str, count: int, head: str, *, force: bool) -> None:
+        self._chain.append(kind, force=force, run=self.run, count=count, head=head)
+        self._bound, self._bound_at = count, time.monotonic_ns()
+
+    def _next_segment(self) -> None:
+        # What a later segment's end forces to the disk must not lie behind a gap.
+        self._file.force()
+        self._open_segment()
+
+    def _open_segment(self) -> None:
+        """Go on in the next file. One that is there and empty is what a full disk left of an earlier attempt."""
+        path = segment_path(self.path, self._segment + 1)
         try:
-            os.fdatasync(self._descriptor)
+            descriptor = os.open(path, FLAGS | os.O_WRONLY | os.O_CREAT, 0o600)
+            size = os.fstat(descriptor).st_size
         except OSError as error:
-            # After a failed fsync the kernel may have dropped the pages (fsync(2)): nothing is sure any more.
-            self._broken = "the disk failed"
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(path, error) from error
+        sync_folder(path.parent)
+        self._earlier += self._file.size
+        if self._file.descriptor != self._locked:
+            self._file.close()
+        self._file = LineFile(path, descriptor, size)
+        self._segment += 1
 
     @property
     def head(self) -> str:
@@ -160,8 +194,8 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
-        return self._size
+        """How many bytes the journal has, in all its segments."""
+        return self._earlier + self._file.size
 
     @property
     def count(self) -> int:
@@ -169,12 +203,18 @@ class Journal:
         return self._seq
 
     def close(self) -> None:
-        """Let go of the file. May be called twice. Writes nothing: a run ends with `run.finished`."""
+        """Let go of the files. May be called twice. Adds no event: a run ends with `run.finished`."""
         with self._lock:
-            if self._descriptor >= 0:
-                with suppress(OSError):
-                    os.close(self._descriptor)
-            self._descriptor = -1
+            if self._locked < 0:
+                return
+            if self._bound < self._seq and not self._broken:
+                with suppress(JournalError):
+                    self._bind(chain.REACHED, self._seq, self._head, force=False)
+            if self._file.descriptor != self._locked:
+                self._file.close()
+            with suppress(OSError):
+                os.close(self._locked)
+            self._locked = -1
 
     def __enter__(self) -> Self:
         return self
@@ -186,21 +226,46 @@ class Journal:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a journal, one at a time. A torn last line is left out.
+    """Yield the events of a journal, all its segments, one at a time. A torn last line is left out.
 
-    Raises JournalError when the file cannot be read or a line is no event; `verify` says more.
+    Raises JournalError when a file cannot be read or a line is no event; `verify` says more.
     """
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    yield event.decode(line)
-                except ValueError as error:
-                    raise JournalError(f"{path}: line {number} is no event ({error})") from error
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}") from error
+    for segment, number, line in lines(path):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            yield event.decode(line)
+        except ValueError as error:
+            raise JournalError(f"{segment}: line {number} is no event ({error})") from error
+
+
+def lines(path: Path) -> Iterator[tuple[Path, int, bytes]]:
+    """Yield the lines of a journal as they are: segment, number in the segment, bytes with the newline."""
+    segment: Path | None = path
+    following = 2
+    while segment is not None:
+        after = segment_path(path, following)
+        try:
+            with segment.open("rb") as file:
+                number, rest = 0, b""
+                # A writer that goes on in the next segment wrote its last line to this one before: when the next one
+                # is seen, there may be more here than was read until then.
+                more = after.exists()
+                while True:
+                    for line in file:
+                        if not line.endswith(b"\n"):
+                            rest = line
+                            break
+                        number += 1
+                        yield segment, number, rest + line
+                        rest = b""
+                    if more or not (more := after.exists()):
+                        break
+                if rest:
+                    yield segment, number + 1, rest
+        except OSError as error:
+            raise JournalError(f"cannot read {segment}: {error.strerror}") from error
+        segment, following = (after, following + 1) if more else (None, following)
 
 
 def is_being_written(path: Path) -> bool:
@@ -219,46 +284,3 @@ def is_being_written(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _take(path: Path, descriptor: int) -> None:
-    """Lock the file for this process: the kernel lets go of it when the process dies, however it dies."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise JournalError(f"{path} is being written by another broker") from None
-    except OSError as error:
-        os.close(descriptor)
-        raise JournalError(
-            f"cannot lock {path}: {error.strerror}. Set BROKER_STATE_DIR to a local disk"
-        ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the file's name as durable as its lines (fsync(2): a new entry needs its folder's own fsync)."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Some file systems cannot; the first line's own fsync still reports a bad disk.
-        with suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _now() -> str:
-    """Return the time as RFC 3339, UTC, microseconds."""
-    seconds, rest = divmod(time.time_ns(), 1_000_000_000)
-    return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
-
-
-@lru_cache(maxsize=1)
-def _to_the_second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
-
-
-def _cannot_write(path: Path, error: OSError) -> JournalError:
-    return JournalError(
-        f"cannot record to {path}: {error.strerror}. Nothing runs without a record. "
-        f"Make it writable with room to grow, or set BROKER_STATE_DIR to a place that is"
-    )

@@ -1,19 +1,19 @@
 """Step 5: where journals are, and which run a word means.
 
-One file per run: `<state directory>/runs/<run id>.jsonl`, folders 0700, files 0600. A journal that somebody
-else can write to is no evidence, so a folder that somebody else owns or can write to is refused.
+One file per run: `<state directory>/runs/<run id>.jsonl`, folders 0700, files 0600; a long run goes on in
+`<run id>.2.jsonl`, `<run id>.3.jsonl` …, its segments. A journal that somebody else can write to is no evidence, so a
+folder that somebody else owns or can write to is refused.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
 from broker.errors import JournalError, UsageError
+from broker.record.line_file import refuse_if_shared
 
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{4,12}")
 
@@ -51,7 +51,7 @@ def prepare(state: Path) -> Path:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         runs.mkdir(mode=0o700, exist_ok=True)
         for folder in (state, runs):
-            _refuse_if_shared(folder)
+            refuse_if_shared(folder, folder.stat())
     except OSError as error:
         raise JournalError(
             f"cannot make the journal's folder {runs}: {error.strerror}. "
@@ -60,17 +60,17 @@ def prepare(state: Path) -> Path:
     return runs
 
 
-def _refuse_if_shared(folder: Path) -> None:
-    status = folder.stat()
-    if status.st_uid not in (os.geteuid(), 0):
-        raise JournalError(
-            f"the journal's folder {folder} belongs to uid {status.st_uid}, who could change the record. "
-            f"Set BROKER_STATE_DIR to a folder of yours"
-        )
-    if stat.S_IMODE(status.st_mode) & 0o022:
-        raise JournalError(
-            f"others can write to the journal's folder {folder}. Run: chmod go-w {shlex.quote(str(folder))}"
-        )
+def segment_path(path: Path, number: int) -> Path:
+    """Return the file of a run's segment; the first one's is the journal's own."""
+    return path if number == 1 else path.with_name(f"{path.stem}.{number}.jsonl")
+
+
+def segments(path: Path) -> list[Path]:
+    """Return the files of a run, in order. The first is named whether it is there or not."""
+    found = [path]
+    while (following := segment_path(path, len(found) + 1)).exists():
+        found.append(following)
+    return found
 
 
 def list_runs(state: Path) -> list[Path]:
