@@ -5,11 +5,13 @@ The Python library has no openat2 and no renameat2; these are the two system cal
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import platform
 import stat
+from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _X86 = platform.machine() == "x86_64"
@@ -43,6 +45,28 @@ def open_beneath(folder: int, path: str, flags: int = FOLDER) -> int:
     Raises OSError: ELOOP when a component is a link, EXDEV when it leads out or onto another mount.
     """
     return _open(folder, path, flags, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV)
+
+
+@contextlib.contextmanager
+def file_user(uid: int, gid: int) -> Iterator[None]:
+    """Have this thread reach files as another user does, for as long as it lasts (setfsuid(2)). Only root can.
+
+    Raises OSError when the kernel did not do it.
+    """
+    own = os.geteuid(), os.getegid()
+    try:
+        _become(uid, gid)
+        yield
+    finally:
+        _become(*own)
+
+
+def _become(uid: int, gid: int) -> None:
+    # In this order both ways: root may change the group while it is root, and as itself again it may as well.
+    for call, wanted in ((_libc.setfsgid, gid), (_libc.setfsuid, uid)):
+        call(wanted)
+        if call(-1) != wanted:  # the call has no error: it is asked what came of it
+            raise PermissionError(errno.EPERM, "the kernel does not let files be reached as another user")
 
 
 def open_plain(path: str, flags: int = FOLDER) -> int:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from broker.enforce.engine import Plan
+from broker.enforce.engine import Overlay, Plan
 from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
 from broker.enforce.masks import mask_file
@@ -35,7 +35,7 @@ class BubblewrapContainer:
     ) -> None:
         """Take over a started process. `init_pid` is known once the guard has spoken."""
         self._of_root = plan.uid == 0 and os.geteuid() == 0
-        self.overlay_words = tuple(_words_of(number) for number in range(len(plan.overlays)))
+        self.overlay_words = tuple(_words_of(number, overlay) for number, overlay in enumerate(plan.overlays))
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._cgroup = cgroup
@@ -204,9 +204,11 @@ def arguments(plan: Plan, link: int) -> list[str]:
 STAGE = "/run/layer"  # where bwrap puts what the guard mounts; nobody sees it afterwards
 
 
-def _words_of(number: int) -> tuple[str, str, str]:
-    """Return where the guard finds an overlay's lower, upper and work folder."""
-    return (f"{STAGE}/{number}/lower", f"{STAGE}/{number}/changes/upper", f"{STAGE}/{number}/changes/work")
+def _words_of(number: int, overlay: Overlay) -> tuple[str, str, str]:
+    """Return where the guard finds an overlay's lower folders (topmost first, joined by colons), upper and work folder."""
+    place = f"{STAGE}/{number}"
+    lowers = ":".join([*(f"{place}/between/{at}" for at in range(len(overlay.between))), f"{place}/lower"])
+    return (lowers, f"{place}/changes/upper", f"{place}/changes/work") if overlay.layer else (lowers, "", "")
 
 
 def _on_overlay(path: str, plan: Plan) -> bool:
@@ -221,10 +223,13 @@ def _for_the_guard(plan: Plan) -> tuple[list[str], list[str]]:
     staged: list[str] = []
     later: list[str] = []
     for number, overlay in enumerate(plan.overlays):
-        lower, upper, work = _words_of(number)
-        staged += ["--ro-bind", overlay.lower, lower, "--bind", overlay.layer, os.path.dirname(upper)]
+        lowers, upper, work = _words_of(number, overlay)
+        for place, source in zip(lowers.split(":"), (*overlay.between, overlay.lower), strict=True):
+            staged += ["--ro-bind", source, place]
+        if upper:
+            staged += ["--bind", overlay.layer, os.path.dirname(upper)]
         staged += ["--dir", overlay.target]
-        later += ["--overlay", overlay.target, lower, upper, work]
+        later += ["--overlay", overlay.target, lowers, upper, work]
     for number, bind in enumerate(bind for bind in plan.binds if _on_overlay(bind.target, plan)):
         staged += ["--ro-bind" if bind.read_only else "--bind", bind.source, f"{STAGE}/over/{number}"]
         later += ["--show", f"{STAGE}/over/{number}", bind.target]

@@ -12,6 +12,7 @@ whose original is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -121,7 +122,9 @@ class WorkspaceMoved(BrokerError):
 
 
 def open_part(layer: Layer, number: int) -> int:
-    """Open the real folder of a part. Raises WorkspaceMoved when it is another one now."""
+    """Open the folder that a part's changes land in. Raises WorkspaceMoved when it is another one now."""
+    if layer.views:
+        return os.dup(layer.views[number])  # the parent's guard opened it: it is the parent's view, whatever its path leads to
     path, device, inode = layer.manifest.parts[number]
     try:
         descriptor = os.open(path, FOLDER)
@@ -177,6 +180,8 @@ class _Walk:
         self.opaque = ""  # the topmost opaque folder that what is yielded lies in
         self.began, self.root = layer.manifest.began, layer.manifest.parts[part][0]
         self._put_back = {path: ctime for where, path, ctime in layer.manifest.put_back if where == part}
+        # A view has no handles of its own: those of the layers that it is made of count.
+        self._below = (*layer.between[part], layer.real(part)) if layer.views else ()
         self._originals: dict[str, Facts] = {}  # the real files that the task changed or deleted
         self._moved: list[tuple[Change, bytes, str]] = []  # new names of real files: what they are a copy of, what hides them
 
@@ -185,7 +190,7 @@ class _Walk:
         yield from self.folder("", there=True)
         if not self._moved:
             return
-        handles = {_handle(path, *self.real.parent(path)): path for path in self._originals}
+        handles = {self._handle_of(path): path for path in self._originals}
         # In a user namespace of its own, or of files without handles, overlayfs keeps an empty one: then time and size tell
         # a file that was only renamed, and of one that was changed as well nobody can say which it was.
         alike = {(facts.size, facts.mtime): path for path, facts in self._originals.items()}
@@ -195,6 +200,19 @@ class _Walk:
             source = handles.get(origin[_ORIGIN_HEAD:]) if origin else alike.get((change.new.size, change.new.mtime))
             gone = source is None and (bool(origin) or not self._originals)
             yield change._replace(source=source or "", conflict="the file that the task changed is gone" if gone else "")
+
+    def _handle_of(self, path: str) -> bytes:
+        """Return what overlayfs calls a file by that lies below it: the topmost of that path."""
+        for folder in self._below:
+            above, name = os.path.split(os.path.join(folder, path))
+            with contextlib.suppress(OSError):
+                here = os.open(above, FOLDER)
+                try:
+                    os.stat(name, dir_fd=here, follow_symlinks=False)
+                    return _handle(path, here, name)
+                finally:
+                    os.close(here)
+        return _handle(path, *self.real.parent(path))
 
     def folder(self, top: str, *, there: bool) -> Iterator[Change]:
         """Walk a folder of the layer; `there`: the real one is a folder too.

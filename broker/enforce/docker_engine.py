@@ -278,14 +278,16 @@ def _hold(overlay: Overlay, undo: contextlib.ExitStack) -> tuple[str, str, str]:
     The engine, as root, follows whatever stands at a path when it mounts. A name in /proc/PID/fd is the folder itself,
     and holds no colon or comma that the mount's options would take for their own.
     """
-    names = []
+    lowers: list[str] = []
+    others: list[str] = []
     try:
         overlay.target.encode()
     except UnicodeEncodeError:
         raise HostCannotEnforce(
             "docker", f"{overlay.target!a} is no UTF-8, and the engine's API has no other names", USE_BUBBLEWRAP
         ) from None
-    for folder in (overlay.lower, f"{overlay.layer}/upper", f"{overlay.layer}/work"):
+    own = (f"{overlay.layer}/upper", f"{overlay.layer}/work") if overlay.layer else ()
+    for folder in (*overlay.between, overlay.lower, *own):
         try:
             # INVARIANT: what is below is the folder of the survey, which had no link in its path, and no link that came
             # since (test_a_workspace_that_turns_into_a_link_is_not_followed).
@@ -296,18 +298,20 @@ def _hold(overlay: Overlay, undo: contextlib.ExitStack) -> tuple[str, str, str]:
                 "Something changed the workspace while the task was started: end the other tasks in it, and try again",
             ) from None  # fmt: skip
         undo.callback(os.close, descriptor)
-        names.append(f"/proc/{os.getpid()}/fd/{descriptor}")
-    lower, upper, work = names
-    return lower, upper, work
+        (others if folder in own else lowers).append(f"/proc/{os.getpid()}/fd/{descriptor}")
+    upper, work = others or ("", "")
+    return ":".join(lowers), upper, work
 
 
 def _volume(overlay: Overlay, words: tuple[str, str, str]) -> dict[str, object]:
     """Return the mount of an overlay: a volume that nobody names, and that goes with its container."""
     lower, upper, work = words
-    options = {"type": "overlay", "device": "overlay", "o": f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"}
+    writable = f"upperdir={upper},workdir={work}," if upper else ""
+    options = {"type": "overlay", "device": "overlay", "o": f"lowerdir={lower},{writable}userxattr"}
     return {
         "Type": "volume",
         "Target": overlay.target,
+        "ReadOnly": not upper,
         "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
     }
 

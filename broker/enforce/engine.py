@@ -24,12 +24,15 @@ class Bind:
 class Overlay:
     """A host folder shown at `target` copy-on-write: every change goes into `layer`/upper, none to `lower`.
 
-    `layer` holds the folders `upper` and `work`, on one file system. Overlays lie below every bind and mask.
+    `layer` holds the folders `upper` and `work`, on one file system; '' is none, and the view is read-only. `between`
+    are folders with the changes of ancestor tasks, which lie over `lower`, topmost first. Overlays lie below every bind
+    and mask.
     """
 
     lower: str
     target: str
     layer: str
+    between: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +88,7 @@ class Container(Protocol):
 
     link: socket.socket
     init_pid: int  # the guard's pid, as the host sees it
-    overlay_words: tuple[tuple[str, str, str], ...]  # (lower, upper, work) as each overlay of the plan was mounted with
+    overlay_words: tuple[tuple[str, str, str], ...]  # (lowers, upper, work) as each overlay of the plan was mounted with
 
     def kill(self) -> None:
         """End everything inside, now. Returns when the guard is gone. May be called twice."""

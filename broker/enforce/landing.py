@@ -64,7 +64,8 @@ def land(layer: Layer, changes: Iterable[Change], *, intend: Callable[[], None] 
         return landed
     with contextlib.ExitStack() as stack:
         try:
-            trees = [stack.enter_context(Tree(layer, part)) for part in sorted({step.change.part for step in steps})]
+            with layer.acting():
+                trees = [stack.enter_context(Tree(layer, part)) for part in sorted({step.change.part for step in steps})]
             Intent(layer).begin()
         except OSError as error:
             raise LandingFailed(error.strerror or "?", layer.run) from error
@@ -75,14 +76,15 @@ def land(layer: Layer, changes: Iterable[Change], *, intend: Callable[[], None] 
             Intent(layer).end()
             raise
         try:
-            for tree in trees:
-                tree.make_staging()
             ready = []
-            for step in steps:
-                if why := stage(by_part[step.change.part], step):
-                    landed.conflicts.append((step.change, why))
-                else:
-                    ready.append(step)
+            with layer.acting():
+                for tree in trees:
+                    tree.make_staging()
+                for step in steps:
+                    if why := stage(by_part[step.change.part], step):
+                        landed.conflicts.append((step.change, why))
+                    else:
+                        ready.append(step)
             Intent(layer).commit(ready)
         except OSError as error:
             _forget(layer, trees)
@@ -102,6 +104,10 @@ def recover(layer: Layer) -> str:
 
     Raises WorkspaceMoved, and LandingFailed when it can do neither now.
     """
+    if layer.manifest.parent:
+        # It landed in another task's layer, and that task died with its broker: an operator looks at what is there.
+        Intent(layer).end()
+        return "left as it was: the task that it was to land in is gone"
     try:
         lines, committed = Intent(layer).read()
         steps = [step_of(line) for line in lines]
@@ -153,26 +159,28 @@ def _commit(layer: Layer, trees: dict[int, Tree], steps: list[Step], landed: Lan
     """Do each step, or none: an error that is no conflict undoes what was done. `again`: some may be done."""
     done: list[Step] = []
     try:
-        for step in steps:
-            try:
-                why = do_step(trees[step.change.part], step, again=again)
-            except OSError as error:
-                if error.errno not in CONFLICTS:
-                    raise
-                why = error.strerror or "?"
-            if why:
-                landed.conflicts.append((step.change, why))
-            else:
-                done.append(step)
-                landed.done.append(step.change)
+        with layer.acting():
+            for step in steps:
+                try:
+                    why = do_step(trees[step.change.part], step, again=again)
+                except OSError as error:
+                    if error.errno not in CONFLICTS:
+                        raise
+                    why = error.strerror or "?"
+                if why:
+                    landed.conflicts.append((step.change, why))
+                else:
+                    done.append(step)
+                    landed.done.append(step.change)
     except OSError as error:
         landed.done.clear()
         undone = True
-        for step in reversed(done):
-            try:
-                undo_step(trees[step.change.part], step)
-            except OSError:
-                undone = False  # the intent stays, and what was replaced stays in the staging folder
+        with layer.acting():
+            for step in reversed(done):
+                try:
+                    undo_step(trees[step.change.part], step)
+                except OSError:
+                    undone = False  # the intent stays, and what was replaced stays in the staging folder
         if undone:
             _remember(layer, trees, steps)
             _forget(layer, trees.values())
@@ -200,13 +208,20 @@ def _is_as_it_was(facts: Facts, change: Change) -> bool:
 
 def _forget(layer: Layer, trees: Iterable[Tree]) -> None:
     """The workspace is as it was: take away the staging folders, then the intent."""
-    for tree in trees:
-        tree.remove_staging()
+    with layer.acting():
+        for tree in trees:
+            tree.remove_staging()
     Intent(layer).end()
 
 
 def _finish(layer: Layer, trees: list[Tree], done: list[Change]) -> None:
     """Everything is in place. Take what landed out of the layer, then the staging folders, then the intent."""
+    with layer.acting():
+        _take_out(trees, done)
+    Intent(layer).end()
+
+
+def _take_out(trees: list[Tree], done: list[Change]) -> None:
     folders = {tree.part: tree.upper for tree in trees}
     for tree in trees:
         for top in {change.opaque for change in done if change.part == tree.part and change.opaque}:
@@ -221,7 +236,6 @@ def _finish(layer: Layer, trees: list[Tree], done: list[Change]) -> None:
                 os.unlink(name, dir_fd=folder)
     for tree in trees:
         tree.remove_staging()
-    Intent(layer).end()
 
 
 def _upside_down(done: list[Change]) -> Iterator[Change]:

@@ -19,11 +19,11 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from broker.enforce.beneath import FOLDER, open_beneath, rename
+from broker.enforce.beneath import FOLDER, file_user, open_beneath, rename
 from broker.enforce.engine import Overlay
 from broker.enforce.runtime import OwnerMark
 from broker.errors import HostCannotEnforce, UsageError
@@ -42,7 +42,7 @@ class Manifest:
     `parts` are the real folders (path, device, inode), in the order of the numbered folders. `state` is running, ended or kept.
     `judged` says that every change was looked at; `withheld` are the paths (absolute) that the profile did not permit,
     with the reason of each. `put_back` are the real files (part, path, ctime) that a landing took away and put back: to
-    be moved changed their ctime.
+    be moved changed their ctime. `parent` is the layer of the task that this one's changes land in, '' for the real files.
     """
 
     run: str
@@ -61,6 +61,7 @@ class Manifest:
     judged: bool = False
     withheld: tuple[tuple[str, str], ...] = ()
     put_back: tuple[tuple[int, str, int], ...] = ()
+    parent: str = ""
     format: int = FORMAT
 
 
@@ -78,7 +79,10 @@ class Layer:
 
     folder: Path
     manifest: Manifest
-    _lock: int = field(default=-1, repr=False)
+    # Of a child's layer, while its parent lives: the folders as the parent sees them, open, in the order of the parts; and
+    # what lies between them and the real ones, topmost first, for each.
+    views: tuple[int, ...] = ()
+    between: tuple[tuple[str, ...], ...] = ()
 
     @property
     def run(self) -> str:
@@ -88,7 +92,10 @@ class Layer:
     def overlays(self) -> tuple[Overlay, ...]:
         """Return what the engine is to mount."""
         return tuple(
-            Overlay(lower=part, target=part, layer=str(self.folder / str(number)))
+            Overlay(
+                lower=part, target=part, layer=str(self.folder / str(number)),
+                between=self.between[number] if self.between else (),
+            )
             for number, (part, _, _) in enumerate(self.manifest.parts)
         )
 
@@ -103,6 +110,16 @@ class Layer:
     def real(self, number: int) -> str:
         """Return the real folder of a part."""
         return self.manifest.parts[number][0]
+
+    def place(self, number: int) -> str:
+        """Return where the files of a part are found that its changes land in."""
+        return f"/proc/self/fd/{self.views[number]}" if self.views else self.real(number)
+
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        """Reach files as the task's user where the changes land in a view that only knows that user."""
+        if self.views and os.geteuid() == 0 and self.manifest.uid != 0:
+            return file_user(self.manifest.uid, self.manifest.gid)
+        return contextlib.nullcontext()
 
     def update(self, **changed: Any) -> None:
         """Change the manifest, on disk too, in one step."""
@@ -187,15 +204,17 @@ def file_clock() -> int:
     return time.time_ns()
 
 
-def make_layer(base: Path, manifest: Manifest) -> Layer:
-    """Make the layer of a task. Raises HostCannotEnforce where overlayfs could not use the place."""
+def make_layer(
+    base: Path, manifest: Manifest, views: tuple[int, ...] = (), between: tuple[tuple[str, ...], ...] = ()
+) -> Layer:
+    """Make the layer of a task; `views` and `between`: of a child (see Layer). Raises HostCannotEnforce where overlayfs could not use the place."""
     folder = base / manifest.run
     try:
         prepare_base(base)
         folder.mkdir(mode=0o700)
-        layer = Layer(folder, manifest)
-        for number, (part, _, _) in enumerate(manifest.parts):
-            _make_part(folder / str(number), part, manifest)
+        layer = Layer(folder, manifest, views, between)
+        for number in range(len(manifest.parts)):
+            _make_part(folder / str(number), layer.place(number), manifest)
         layer.update()
         if os.geteuid() == 0:
             # The task's user may go through, and nobody else.
@@ -271,9 +290,11 @@ def find_layer(base: Path, word: str) -> Layer:
     Raises UsageError when it means none or several.
     """
     layers = list_layers(base)
-    if word == "last" and layers:
-        return layers[0]
-    found = [one for one in layers if one.run.startswith(word) or one.run.endswith(f"-{word}")]
+    if word == "last" and (roots := [one for one in layers if not one.manifest.parent]):
+        return roots[0]
+    found = [one for one in layers if one.run == word] or [
+        one for one in layers if one.run.startswith(word) or one.run.endswith(f"-{word}")
+    ]
     if len(found) == 1:
         return found[0]
     if found:

@@ -109,13 +109,18 @@ def _prove_overlay(
     they are places inside (bubblewrap), what was mounted at those is compared, and that it is covered.
     """
     shown = [mount for mount in theirs if mount.point == overlay.target][-1:]
-    lower, upper, work = words
-    wanted = {f"lowerdir={lower}", f"upperdir={upper}", f"workdir={work}", "userxattr"}
+    lowers, upper, work = words
+    wanted = {f"lowerdir={lowers}", "userxattr"} | ({f"upperdir={upper}", f"workdir={work}"} if upper else set())
     if not shown or shown[0].kind != "overlay" or not wanted <= set(shown[0].options):
         raise _differs(overlay.target, "it is not the copy-on-write view")
-    if lower.startswith("/proc/"):
+    if not upper and (not shown[0].read_only or any(option.startswith("upperdir=") for option in shown[0].options)):
+        raise _differs(overlay.target, "it is writable")
+    if lowers.startswith("/proc/"):
         return
-    for place, source in ((lower, overlay.lower), (os.path.dirname(upper), overlay.layer)):
+    staged = list(zip(lowers.split(":"), (*overlay.between, overlay.lower), strict=True))
+    if upper:
+        staged.append((os.path.dirname(upper), overlay.layer))
+    for place, source in staged:
         at = [mount for mount in theirs if mount.point == place][-1:]
         if not at or (at[0].device, at[0].root) != identity(source, ours):
             raise _differs(overlay.target, f"it is made of {at[0].root if at else 'nothing'}, not {source}")

@@ -56,6 +56,8 @@ class Tree:
         """Make the staging folder, and find out whether a rename leads from the layer into it. Raises OSError."""
         os.mkdir(self.staging_name, 0o700, dir_fd=self._root)
         self.open_staging()
+        if self.layer.views:
+            return  # a mount of its own
         with contextlib.suppress(OSError):  # another file system, or the same mounted twice
             work = self.layer.folder / str(self.part) / "probe"
             work.mkdir(exist_ok=True)
@@ -77,7 +79,7 @@ class Tree:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.staging_name, 0o700, dir_fd=self._root)
         self.staging = os.open(self.staging_name, FOLDER, dir_fd=self._root)
-        if os.fstat(self.staging).st_uid != os.geteuid():
+        if os.fstat(self.staging).st_uid != (self.owner[0] if self.layer.views else os.geteuid()):
             raise PermissionError(errno.EPERM, "somebody else put a folder in the place of the staging folder")
 
     def holds(self, name: str) -> bool:

@@ -191,7 +191,7 @@ class ChangeJudge:
     def _is_repository(self, part: int, folder: str) -> bool:
         known = self._repositories.get((part, folder))
         if known is None:
-            places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._layer.real(part), folder))
+            places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._layer.place(part), folder))
             there = {
                 name for name in _MAKES_A_REPOSITORY if any(os.path.lexists(os.path.join(place, name)) for place in places)
             }
@@ -203,7 +203,7 @@ class ChangeJudge:
         if not looks_into(path, self._context):
             return None, None
         new = _read(os.path.join(self._layer.upper(change.part), change.path))
-        return (None if change.old is None else _read(self.path(change))), new
+        return (None if change.old is None else _read(os.path.join(self._layer.place(change.part), change.path))), new
 
     def _is_ours(self, change: Change) -> bool:
         path = self.path(change)
