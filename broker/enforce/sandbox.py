@@ -127,13 +127,15 @@ class Sandbox:
     """A container whose guard is set up and proven. Use `Sandbox.start`."""
 
     def __init__(
-        self, container: Container, hello: wire.Hello, ready: wire.Ready, route_socket: socket.socket, judge: Judge
-    ) -> None:
+        self, container: Container, hello: wire.Hello, ready: wire.Ready, route_socket: socket.socket, judge: Judge,
+        views: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         """Take over a container after its handshake."""
         self.container = container
         self.hello = hello
         self.proofs = ready.proofs
         self.route_socket = route_socket
+        self.views = views
         self.failure: Exception | None = None
         self._judge = judge
         self._link = container.link
@@ -154,12 +156,14 @@ class Sandbox:
         try:
             hello, route_socket = _greet(container)
             container.link.sendall(wire.encode(setup))
-            ready = _expect(container, wire.Ready)
+            ready, views = _expect(container, wire.Ready)
+            if len(views) != len(setup.views):
+                raise GuardError(f"the guard showed {len(views)} of {len(setup.views)} views")
         except BaseException:
             container.kill()
             container.remove()
             raise
-        return cls(container, hello, ready, route_socket, judge)
+        return cls(container, hello, ready, route_socket, judge, views)
 
     def listen(self) -> None:
         """Begin to answer the guard. Call once, after the proofs were judged."""
@@ -220,6 +224,9 @@ class Sandbox:
         """Kill, and remove what the engine made."""
         self.kill()
         self.route_socket.close()
+        views, self.views = self.views, ()
+        for view in views:
+            os.close(view)
         self.container.remove()
 
     def _send(self, message: wire.BrokerMessage) -> None:
@@ -280,6 +287,8 @@ class Sandbox:
                 pass
             case wire.Fatal():
                 raise GuardError(f"the guard gave up at {message.step}: {os.strerror(message.error)}")
+            case wire.Call() | wire.CallData() | wire.CallTaken() | wire.CallGone():
+                raise GuardError("a call that nobody asked for")
             case wire.Hello() | wire.Ready():
                 raise GuardError("the guard greeted twice")
 
@@ -301,14 +310,14 @@ def _greet(container: Container) -> tuple[wire.Hello, socket.socket]:
     return hello, socket.socket(fileno=descriptors[0])
 
 
-def _expect(container: Container, kind: type[wire.Ready]) -> wire.Ready:
-    packet, _descriptors, _pid = _receive(container)
+def _expect(container: Container, kind: type[wire.Ready]) -> tuple[wire.Ready, tuple[int, ...]]:
+    packet, descriptors, _pid = _receive(container)
     message = wire.decode(packet)
     if isinstance(message, wire.Fatal):
         raise _cannot(message)
     if not isinstance(message, kind):
         raise GuardError(f"the guard sent {type(message).__name__} instead of {kind.__name__}")
-    return message
+    return message, tuple(descriptors)
 
 
 def _cannot(fatal: wire.Fatal) -> HostCannotEnforce:
@@ -329,7 +338,7 @@ def _receive(container: Container) -> tuple[bytes, list[int], int]:
     link = container.link
     if not select.select([link], [], [], START_SECONDS)[0]:
         raise GuardError(f"the guard did not answer within {START_SECONDS:.0f} s")
-    size = socket.CMSG_SPACE(4) + socket.CMSG_SPACE(_UCRED.size)
+    size = socket.CMSG_SPACE(4 * wire.MAX_VIEWS) + socket.CMSG_SPACE(_UCRED.size)
     packet, ancillary, _flags, _address = link.recvmsg(wire.MAX_PACKET, size, socket.MSG_CMSG_CLOEXEC)
     if not packet:
         why = container.died_early() if isinstance(container, BubblewrapContainer) else ""

@@ -20,8 +20,10 @@ from typing import assert_never
 from broker.errors import GuardError
 from broker.request.operation import FileAction
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_PACKET = 192 * 1024
+MAX_CALL_PACKET = 64 * 1024
+MAX_VIEWS = 8
 SCOPE_UNCHANGED = 0xFFFFFFFF
 
 
@@ -97,6 +99,7 @@ class SetupFlag(IntFlag):
     SELF_TEST = 2
     NO_LANDLOCK_IS_ACCEPTABLE = 4
     ALLOW_EVERY_EXEC = 8
+    CALLS = 16
 
 
 # Guard → broker
@@ -123,7 +126,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The guard is set up; spawns are welcome."""
+    """The guard is set up; spawns are welcome. A descriptor for each of Setup.views comes along, in order."""
 
     proofs: tuple[Proof, ...]
 
@@ -236,6 +239,38 @@ class Executed:
     pid: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A process inside has called. `pid`, `spawn` and `scope` are what it was when it connected."""
+
+    call: int
+    pid: int
+    spawn: int
+    scope: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallData:
+    """A packet from the caller. The next one is read after CallNext."""
+
+    call: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTaken:
+    """The last Reply is in the caller's socket; the next one may be sent."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallGone:
+    """A call is over, whoever ended it. Comes once for each Call; its number means nothing any more."""
+
+    call: int
+
+
 GuardMessage = (
     Hello
     | Ready
@@ -250,6 +285,10 @@ GuardMessage = (
     | Idle
     | Fatal
     | Executed
+    | Call
+    | CallData
+    | CallTaken
+    | CallGone
 )
 
 
@@ -281,6 +320,7 @@ class Setup:
     watched_env: tuple[str, ...] = ()
     selftest_exec: str = "/bin/true"
     selftest_write: str = ""
+    views: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,10 +375,33 @@ class Shutdown:
     """The guard exits, and the kernel kills everything."""
 
 
-BrokerMessage = Setup | Spawn | Answer | Signal | Kill | Shutdown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A packet for a caller. The next one only after CallTaken: the guard ends when it gets a second one before."""
+
+    call: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNext:
+    """Read the caller's next packet. The first one counts as asked for."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangUp:
+    """End a call once the last Reply is in the caller's socket; said again, at once."""
+
+    call: int
+
+
+BrokerMessage = Setup | Spawn | Answer | Signal | Kill | Shutdown | Reply | CallNext | HangUp
 
 
 _HEADER = Struct("<HHI")
+_NOTHING = Struct("<")
 _U32 = Struct("<I")
 _U32_2 = Struct("<II")
 _ANSWER = Struct("<IIII")
@@ -498,7 +561,7 @@ def _stopped(packet: bytes, number: int, _flags: int) -> Stopped:
 
 
 def _continued(packet: bytes, number: int, _flags: int) -> Continued:
-    _fixed(Struct("<"), packet)
+    _fixed(_NOTHING, packet)
     return Continued(spawn=number)
 
 
@@ -536,6 +599,31 @@ def _executed(packet: bytes, number: int, _flags: int) -> Executed:
     return Executed(request=number, pid=pid)
 
 
+_CALL = Struct("<III")
+
+
+def _call(packet: bytes, number: int, _flags: int) -> Call:
+    pid, spawn, scope = _fixed(_CALL, packet)
+    return Call(call=number, pid=pid, spawn=spawn, scope=scope)
+
+
+def _call_data(packet: bytes, number: int, _flags: int) -> CallData:
+    (data,) = _blobs(packet, _HEADER.size, 1)
+    if len(data) > MAX_CALL_PACKET:
+        raise MessageDamaged(f"{len(data)} bytes of a call at once")
+    return CallData(call=number, data=data)
+
+
+def _call_taken(packet: bytes, number: int, _flags: int) -> CallTaken:
+    _fixed(_NOTHING, packet)
+    return CallTaken(call=number)
+
+
+def _call_gone(packet: bytes, number: int, _flags: int) -> CallGone:
+    _fixed(_NOTHING, packet)
+    return CallGone(call=number)
+
+
 _DECODERS: dict[int, Callable[[bytes, int, int], GuardMessage]] = {
     1: _hello,
     2: _ready,
@@ -550,6 +638,10 @@ _DECODERS: dict[int, Callable[[bytes, int, int], GuardMessage]] = {
     11: _idle,
     12: _fatal,
     13: _executed,
+    14: _call,
+    15: _call_data,
+    16: _call_taken,
+    17: _call_gone,
 }
 
 
@@ -571,6 +663,16 @@ def encode(message: BrokerMessage) -> bytes:
             packet = _encode_setup(message)
         case Shutdown():
             packet = _HEADER.pack(69, 0, 0)
+        case Reply():
+            if len(message.data) > MAX_CALL_PACKET:
+                raise MessageUnsendable(
+                    "a reply", f"it has {len(message.data)} bytes, more than {MAX_CALL_PACKET}"
+                )
+            packet = _HEADER.pack(70, 0, message.call) + _U32.pack(len(message.data)) + message.data
+        case CallNext():
+            packet = _HEADER.pack(71, 0, message.call)
+        case HangUp():
+            packet = _HEADER.pack(72, 0, message.call)
         case _:
             assert_never(message)
     if len(packet) > MAX_PACKET:
@@ -634,7 +736,11 @@ def _encode_setup(setup: Setup) -> bytes:
     rules = _list(_rule(rule) for rule in setup.landlock)
     lists = (setup.writable_roots, setup.quiet_paths, setup.watched_names, setup.watched_env)
     last = _blob(setup.selftest_exec) + _blob(setup.selftest_write)
-    return _HEADER.pack(64, 0, 0) + numbers + rules + b"".join(map(_texts, lists)) + last
+    if len(setup.views) > MAX_VIEWS:
+        raise MessageUnsendable("setup", f"it has {len(setup.views)} views, more than {MAX_VIEWS}")
+    return (
+        _HEADER.pack(64, 0, 0) + numbers + rules + b"".join(map(_texts, lists)) + last + _texts(setup.views)
+    )
 
 
 def _rule(rule: LandlockRule) -> bytes:

@@ -9,6 +9,9 @@
  *   files.c     labels for changes to paths
  *   path.c      resolves a traced process's paths, as that process would
  *   tracee.c    reads a traced process's memory and refuses its calls
+ *   calls.c     calls from inside: carries packets between a client and the broker, and judges nothing
+ *   client.c    the client itself: this same program, started as `broker`
+ *   client_file.c  its verbs `file read` and `file write`, which need no call
  *   mounts.c    the copy-on-write workspace, for the engine that cannot make it
  *   filter.c    the seccomp filter       landlock.c  the file system rules      selftest.c  proves them
  *
@@ -23,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,26 +39,28 @@
 #include <unistd.h>
 
 enum {
-    PROTOCOL = 1,
+    PROTOCOL = 2,
     MAX_PACKET = 192 * 1024,
     MAX_WORDS = 160 * 1024,     /* argv and the watched environment together; more is E2BIG */
     MAX_ENV = 1024 * 1024,      /* the whole environment */
     MAX_PATH_TEXT = 2 * PATH_MAX,
     MAX_SHEBANG = 256,          /* BINPRM_BUF_SIZE */
     MAX_SHEBANG_DEPTH = 5,
+    MAX_VIEWS = 8,
+    MAX_CALL_PACKET = 64 * 1024,
 };
 #define SCOPE_UNCHANGED 0xffffffffu
 
 enum { FEATURE_PIDFD_GETFD = 1, FEATURE_PID_1 = 2 };
-enum { SETUP_FILES = 1, SETUP_SELFTEST = 2, SETUP_NO_LANDLOCK_OK = 4, SETUP_ALLOW_EXEC = 8 };
+enum { SETUP_FILES = 1, SETUP_SELFTEST = 2, SETUP_NO_LANDLOCK_OK = 4, SETUP_ALLOW_EXEC = 8, SETUP_CALLS = 16 };
 enum { SPAWN_TERMINAL = 1, SPAWN_NO_DESCRIPTORS = 2 };
 enum { ANSWER_CACHE = 1, ANSWER_WAIT = 2 };
 
 enum guard_message {
     HELLO = 1, READY, SPAWNED, SPAWN_FAILED, EXEC, FILE_CHANGE, EXITED, STOPPED, CONTINUED, NOTE, IDLE,
-    FATAL, EXECUTED,
+    FATAL, EXECUTED, CALL, CALL_DATA, CALL_TAKEN, CALL_GONE,
 };
-enum broker_message { SETUP = 64, SPAWN, ANSWER, SIGNAL, KILL, SHUTDOWN };
+enum broker_message { SETUP = 64, SPAWN, ANSWER, SIGNAL, KILL, SHUTDOWN, REPLY, CALL_NEXT, HANG_UP };
 enum note {
     NOTE_EXEC_RACE = 1, NOTE_EXEC_UNREADABLE, NOTE_EXEC_TOO_LARGE, NOTE_TASKS_LIMIT, NOTE_ANSWER_TIMEOUT,
     NOTE_CACHE, NOTE_PATH_UNREADABLE, NOTE_INTERNAL,
@@ -69,7 +75,7 @@ struct setup {
     uint32_t flags, timeout_ms, live_limit, nofile, nproc;
     uint64_t file_size;
     struct strings rules; /* rights, path, rights, path … */
-    struct strings roots, quiet, names, env;
+    struct strings roots, quiet, names, env, views;
     char *test_exec, *test_write;
 };
 struct spawn_request {
@@ -87,6 +93,8 @@ struct message {
     struct setup setup;
     struct spawn_request spawn;
     struct answer answer;
+    const uint8_t *reply; /* within the packet */
+    uint32_t reply_size;
 };
 bool message_parse(const uint8_t *packet, size_t size, struct message *m); /* false: damaged; nothing to free */
 void message_free(struct message *m);
@@ -97,6 +105,7 @@ void put_u64(uint64_t value);
 void put_blob(const void *bytes, size_t size);
 void put_text(const char *text);
 void message_send(int descriptor); /* -1: none */
+void message_send_with(const int *descriptors, unsigned count);
 void note(enum note kind, uint32_t pid, uint32_t spawn, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -124,6 +133,7 @@ struct task {
     struct approval *approval; /* what the exec that is under way may turn into; NULL: nothing */
     bool approved;
 };
+struct task *task_find(pid_t tid);
 struct task *task_new(pid_t tid, struct spawn *spawn, uint32_t scope);
 pid_t task_tgid(struct task *t);
 uint32_t task_spawn_id(const struct task *t);
@@ -195,6 +205,23 @@ bool files_is_change(uint64_t nr);
 void files_change(struct task *t, uint64_t nr, const uint64_t args[6]);
 unsigned files_syscalls(unsigned *numbers, unsigned size);
 
+/* calls.c */
+enum { CALLS_POLLED = 51 }; /* the link, the signals, the listener and every connection */
+int calls_listen(void); /* 0 or -errno */
+unsigned calls_watch(struct pollfd on[CALLS_POLLED]);
+void calls_step(const struct pollfd on[CALLS_POLLED], unsigned count);
+void calls_settle(void);
+void calls_connected(int fd);
+void calls_reply(uint32_t id, const uint8_t *data, size_t size);
+void calls_next(uint32_t id);
+void calls_hang_up(uint32_t id);
+
+/* client.c, client_file.c */
+int client_main(int argc, char **argv);
+int client_says(int code, const char *about, const char *reason); /* one line on standard error; returns the code */
+int client_file(char **words);
+bool write_all(int fd, const void *bytes, size_t size);
+
 /* mounts.c */
 int mounts_make(int argc, char **argv, const char **step, int *error); /* how many arguments it has used */
 
@@ -214,5 +241,6 @@ struct guard {
 };
 extern struct guard guard;
 __attribute__((noreturn)) void guard_exit(int code);
+void link_wait(void); /* main.c: until the broker's socket may take more, or something came from it */
 
 #endif

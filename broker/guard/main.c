@@ -2,7 +2,6 @@
 #include "guard.h"
 
 #include <linux/netlink.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -84,10 +83,19 @@ static void set_up(struct setup *given) {
     if (!guard.landlock && !optional) fatal("landlock", ENOSYS);
     int error = guard.landlock ? landlock_confine(&guard.setup.rules, guard.landlock) : 0;
     if (error) fatal("landlock", -error);
+    /* After the confinement: Landlock lets a domain's processes connect to abstract sockets of their own domain only. */
+    if (guard.setup.flags & SETUP_CALLS && (error = calls_listen())) fatal("calls", -error);
     filter_build(guard.setup.flags & SETUP_FILES);
+    int views[MAX_VIEWS];
+    uint32_t count = guard.setup.views.n;
+    for (uint32_t i = 0; i < count; i++) {
+        views[i] = open(guard.setup.views.v[i], O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (views[i] < 0) fatal("view", errno);
+    }
     message_begin(READY, 0, 0);
     selftest_run();
-    message_send(-1);
+    message_send_with(views, count);
+    for (uint32_t i = 0; i < count; i++) close(views[i]);
     guard.ready = true;
 }
 
@@ -112,11 +120,26 @@ static void obey(struct message *m, int descriptors[3], int count) {
     case ANSWER: answer(m->id, &m->answer); break;
     case SIGNAL: process_signal(m->id, (int)m->signal, m->flags & 1); break;
     case KILL: process_kill(m->id); break;
+    case REPLY: calls_reply(m->id, m->reply, m->reply_size); break;
+    case CALL_NEXT: calls_next(m->id); break;
+    case HANG_UP: calls_hang_up(m->id); break;
     case SHUTDOWN: gate_statistics(); guard_exit(0);
     }
 }
 
-static void receive(void) {
+struct arrival {
+    struct arrival *next;
+    size_t size;
+    int descriptors[3], count;
+    uint8_t packet[];
+};
+/* What came while the guard waited to send, oldest first. The broker's own unread packets, no more than it wants to
+ * send; beyond the limit it waits as it would for a full socket. */
+static struct arrival *kept, **kept_end = &kept;
+static unsigned kept_count;
+enum { KEPT_AT_MOST = 1024 };
+
+static struct arrival *take(void) {
     static uint8_t packet[MAX_PACKET + 1];
     struct iovec part = {packet, sizeof packet};
     union {
@@ -127,19 +150,44 @@ static void receive(void) {
     h.msg_control = control.room;
     h.msg_controllen = sizeof control.room;
     ssize_t n = recvmsg(guard.socket, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return NULL;
     if (n <= 0) guard_exit(0); /* the broker is gone */
-    int descriptors[3], count = 0;
+    if (h.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) guard_exit(70);
+    struct arrival *a = must_alloc(sizeof *a + (size_t)n);
+    a->size = (size_t)n;
+    memcpy(a->packet, packet, a->size);
     struct cmsghdr *c = CMSG_FIRSTHDR(&h);
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-        count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(descriptors, CMSG_DATA(c), (size_t)count * sizeof(int));
+        a->count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(a->descriptors, CMSG_DATA(c), (size_t)a->count * sizeof(int));
     }
+    return a;
+}
+
+void link_wait(void) {
+    short wanted = kept_count < KEPT_AT_MOST ? POLLIN | POLLOUT : POLLOUT;
+    struct pollfd on = {.fd = guard.socket, .events = wanted};
+    if (poll(&on, 1, -1) < 0 && errno != EINTR) guard_exit(71);
+    struct arrival *a = on.revents & POLLIN ? take() : NULL;
+    if (!a) return;
+    *kept_end = a;
+    kept_end = &a->next;
+    kept_count++;
+}
+
+static void receive(void) {
+    struct arrival *a = kept;
+    if (a) {
+        kept = a->next;
+        if (!kept) kept_end = &kept;
+        kept_count--;
+    } else if (!(a = take())) return;
     struct message m;
-    if (h.msg_flags & (MSG_TRUNC | MSG_CTRUNC) || !message_parse(packet, (size_t)n, &m)) guard_exit(70);
-    obey(&m, descriptors, count);
+    if (!message_parse(a->packet, a->size, &m)) guard_exit(70);
+    obey(&m, a->descriptors, a->count);
     message_free(&m);
-    for (int i = 0; i < count; i++) close(descriptors[i]);
+    for (int i = 0; i < a->count; i++) close(a->descriptors[i]);
+    free(a);
 }
 
 /* Take what wait4 has. True: there may be more. */
@@ -163,17 +211,19 @@ static void on_signals(int fd) {
 }
 
 static void __attribute__((noreturn)) loop(int signals) {
-    struct pollfd on[2] = {{.fd = guard.socket, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    struct pollfd on[CALLS_POLLED] = {{.fd = guard.socket, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
     bool more = false;
     for (;;) {
         uint64_t next = process_next_deadline(), now = next ? now_ms() : 0;
         uint64_t left = next > now ? next - now : 0;
-        int timeout = more ? 0 : !next ? -1 : left > 60000 ? 60000 : (int)left;
-        if (poll(on, 2, timeout) < 0 && errno != EINTR) guard_exit(71);
+        int timeout = more || kept ? 0 : !next ? -1 : left > 60000 ? 60000 : (int)left;
+        unsigned count = calls_watch(on);
+        if (poll(on, count, timeout) < 0 && errno != EINTR) guard_exit(71);
         if (on[1].revents) on_signals(signals);
         if (on[1].revents || more) more = reap();
-        if (on[0].revents) receive();
+        if (kept || on[0].revents & ~POLLOUT) receive();
         if (next) process_expire();
+        calls_step(on, count); /* last: nobody's answer waits for a call */
     }
 }
 
@@ -187,6 +237,7 @@ const char *__asan_default_options(void) {
 #endif
 
 int main(int argc, char **argv) {
+    if (argc && !strcmp(basename(argv[0]), "broker")) return client_main(argc, argv);
     int socket = -1, error;
     const char *step;
     sigset_t ours;

@@ -108,7 +108,10 @@ static void get_setup(struct reader *r, struct setup *s) {
     s->env = get_list(r);
     s->test_exec = get_text(r);
     s->test_write = get_text(r);
-    if (!s->timeout_ms || s->flags & ~15u) r->bad = true;
+    s->views = get_list(r);
+    if (!s->timeout_ms || s->flags & ~31u || s->views.n > MAX_VIEWS) r->bad = true;
+    for (uint32_t i = 0; i < s->views.n; i++)
+        if (s->views.v[i][0] != '/') r->bad = true;
 }
 
 static void get_spawn(struct reader *r, struct message *m) {
@@ -150,6 +153,11 @@ bool message_parse(const uint8_t *packet, size_t size, struct message *m) {
         if (m->signal < 1 || m->signal > 64) r.bad = true;
         break;
     case KILL: case SHUTDOWN: break;
+    case REPLY:
+        m->reply = get_blob(&r, &m->reply_size);
+        if (!m->id || m->reply_size > MAX_CALL_PACKET) r.bad = true;
+        break;
+    case CALL_NEXT: case HANG_UP: if (!m->id) r.bad = true; break;
     default: r.bad = true;
     }
     if (!r.bad && r.at == r.end && !(m->flags & ~known_flags)) return true;
@@ -163,6 +171,7 @@ void message_free(struct message *m) {
     free_list(&m->setup.quiet);
     free_list(&m->setup.names);
     free_list(&m->setup.env);
+    free_list(&m->setup.views);
     free(m->setup.test_exec);
     free(m->setup.test_write);
     free(m->spawn.cwd);
@@ -198,25 +207,30 @@ void put_blob(const void *bytes, size_t size) {
 
 void put_text(const char *text) { put_blob(text, strlen(text)); }
 
-void message_send(int descriptor) {
+void message_send_with(const int *descriptors, unsigned count) {
     struct iovec part = {.iov_base = packet, .iov_len = used};
     union {
         struct cmsghdr header;
-        char room[CMSG_SPACE(sizeof(int))];
+        char room[CMSG_SPACE(MAX_VIEWS * sizeof(int))];
     } control = {0};
     struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
-    if (descriptor >= 0) {
+    if (count) {
         m.msg_control = control.room;
-        m.msg_controllen = sizeof control.room;
+        m.msg_controllen = CMSG_SPACE(count * sizeof(int));
         control.header.cmsg_level = SOL_SOCKET;
         control.header.cmsg_type = SCM_RIGHTS;
-        control.header.cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
+        control.header.cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), descriptors, count * sizeof(int));
     }
-    /* Blocking: while the broker does not read, whoever waits for an answer stays stopped. */
-    while (sendmsg(guard.socket, &m, MSG_NOSIGNAL) < 0)
-        if (errno != EINTR) guard_exit(1); /* the broker is gone */
+    /* While the broker does not read, whoever waits for an answer stays stopped. But what the broker sends meanwhile
+     * is taken in: its reading thread may be the one that is sending, and the two would wait for each other. */
+    while (sendmsg(guard.socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+        if (errno == EAGAIN) link_wait();
+        else if (errno != EINTR) guard_exit(1); /* the broker is gone */
+    }
 }
+
+void message_send(int descriptor) { message_send_with(&descriptor, descriptor >= 0); }
 
 void note(enum note kind, uint32_t pid, uint32_t spawn, const char *format, ...) {
     char text[512];

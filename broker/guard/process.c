@@ -39,6 +39,8 @@ static struct task **slot(pid_t tid) {
     return t;
 }
 
+struct task *task_find(pid_t tid) { return *slot(tid); }
+
 struct task *task_new(pid_t tid, struct spawn *spawn, uint32_t scope) {
     struct task **where = slot(tid), *t = must_alloc(sizeof *t);
     t->tid = tid;
@@ -283,7 +285,7 @@ static void on_stop(struct task *t, int status) {
     case 0: tracee_resume(t->tid, deliverable(t, signal)); break;
     case PTRACE_EVENT_STOP: on_group_stop(t, signal); break;
     case PTRACE_EVENT_FORK: case PTRACE_EVENT_VFORK: case PTRACE_EVENT_CLONE: on_fork(t); break;
-    case PTRACE_EVENT_EXEC: gate_execed(on_exec_number(t)); break;
+    case PTRACE_EVENT_EXEC: calls_settle(); gate_execed(on_exec_number(t)); break;
     case PTRACE_EVENT_SECCOMP: on_call(t); break;
     default: tracee_resume(t->tid, 0);
     }
@@ -301,6 +303,7 @@ static void forget_threads(pid_t tgid) {
 
 static void on_exit_of(struct task *t, int status, const struct rusage *usage) {
     struct spawn *s = t->spawn;
+    if (t->tgid == t->tid) calls_settle();
     if (t->held) remember_lost(t->tid);
     if (t->has_threads) forget_threads(t->tid);
     if (s && !s->gone && s->pid == t->tid) {

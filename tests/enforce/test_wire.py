@@ -72,6 +72,10 @@ GUARD_PACKETS = [
     (packet(11, 0, struct.pack("<I", 0)), wire.Idle(live=0)),
     (packet(12, 0, blob(b"landlock") + struct.pack("<I", 38)), wire.Fatal(step="landlock", error=38)),
     (packet(13, 77, struct.pack("<I", 12)), wire.Executed(request=77, pid=12)),
+    (packet(14, 3, struct.pack("<III", 12, 1, 2)), wire.Call(call=3, pid=12, spawn=1, scope=2)),
+    (packet(15, 3, blob(b"c/w\0\xff")), wire.CallData(call=3, data=b"c/w\0\xff")),
+    (packet(16, 3), wire.CallTaken(call=3)),
+    (packet(17, 3), wire.CallGone(call=3)),
 ]
 IDS = [type(message).__name__ for _, message in GUARD_PACKETS]
 
@@ -92,7 +96,8 @@ def test_a_packet_that_ends_early_or_late_is_an_error(raw: bytes, _message: wire
     "raw",
     [
         packet(0, 0),
-        packet(14, 0),
+        packet(18, 0),
+        packet(15, 3, blob(b"x" * (64 * 1024 + 1))),
         packet(64, 0),
         packet(9, 1, flags=1),
         packet(3, 1, struct.pack("<I", 9), flags=2),
@@ -127,6 +132,7 @@ def test_a_setup_is_written_field_by_field() -> None:
         watched_env=("LD_*",),
         selftest_exec="/bin/true",
         selftest_write="/etc/x",
+        views=("/w", "/w/deep"),
     )
     assert wire.encode(setup) == packet(
         64,
@@ -144,7 +150,10 @@ def test_a_setup_is_written_field_by_field() -> None:
         + struct.pack("<I", 1)
         + blob(b"LD_*")
         + blob(b"/bin/true")
-        + blob(b"/etc/x"),
+        + blob(b"/etc/x")
+        + struct.pack("<I", 2)
+        + blob(b"/w")
+        + blob(b"/w/deep"),
     )
 
 
@@ -178,12 +187,23 @@ def test_the_small_messages_are_written() -> None:
     )
     assert wire.encode(wire.Kill(spawn=3)) == packet(68, 3)
     assert wire.encode(wire.Shutdown()) == packet(69, 0)
+    assert wire.encode(wire.Reply(call=3, data=b"o\0\xff")) == packet(70, 3, blob(b"o\0\xff"))
+    assert wire.encode(wire.CallNext(call=3)) == packet(71, 3)
+    assert wire.encode(wire.HangUp(call=3)) == packet(72, 3)
 
 
 @pytest.mark.parametrize("word", ["a\0b", "\ud800", "x" * 200_000])
 def test_a_word_that_the_guard_could_not_read_whole_is_not_sent(word: str) -> None:
     with pytest.raises(GuardError):
         wire.encode(wire.Spawn(spawn=1, scope=0, cwd="/", argv=(word,), env=()))
+
+
+def test_what_the_guard_would_not_take_is_not_sent() -> None:
+    assert len(wire.encode(wire.Reply(call=1, data=b"x" * wire.MAX_CALL_PACKET))) == 12 + wire.MAX_CALL_PACKET
+    with pytest.raises(GuardError, match="65537 bytes, more than 65536"):
+        wire.encode(wire.Reply(call=1, data=b"x" * (wire.MAX_CALL_PACKET + 1)))
+    with pytest.raises(GuardError, match="9 views, more than 8"):
+        wire.encode(wire.Setup(flags=wire.SetupFlag.NONE, answer_timeout_ms=1, views=("/w",) * 9))
 
 
 def test_every_file_operation_has_the_word_of_the_contract() -> None:
