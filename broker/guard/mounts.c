@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 
-#define OVERLAY "--overlay" /* TARGET LOWER UPPER WORK: what is below, writable, with the changes in UPPER */
+#define OVERLAY "--overlay" /* TARGET LOWERS UPPER WORK: what is below (folders joined by `:`, the topmost first), writable,
+                             * with the changes in UPPER; or read-only, where UPPER and WORK are empty */
 #define SHOW "--show"       /* SOURCE TARGET: one place at another, as read-only as it was */
 #define HIDE "--hide"       /* FOLDER: nothing, in its place */
 #define SEAL "--seal"       /* FOLDER: a mount, read-only from now on */
@@ -40,11 +42,26 @@ static int own_namespaces(void) {
     return error;
 }
 
+/* A folder at another place, read-only: what an overlay of one layer alone would be, which the kernel does not make. */
+static int alone(char **a) {
+    struct statvfs before;
+    if (mount(a[1], a[0], NULL, MS_BIND, NULL) || statvfs(a[0], &before)) return -errno;
+    unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV;
+    if (before.f_flag & ST_NOEXEC) flags |= MS_NOEXEC; /* locked: it cannot be taken away */
+    if (before.f_flag & ST_NOATIME) flags |= MS_NOATIME;
+    if (before.f_flag & ST_NODIRATIME) flags |= MS_NODIRATIME;
+    if (before.f_flag & ST_RELATIME) flags |= MS_RELATIME;
+    return mount(NULL, a[0], NULL, flags, NULL) ? -errno : 0;
+}
+
 static int overlay(char **a) {
-    char options[3 * PATH_MAX];
-    int n = snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s,userxattr", a[1], a[2], a[3]);
+    char options[4096]; /* of mount(2)'s text the kernel reads a page, and the rest it ignores */
+    bool writable = *a[2] || *a[3];
+    int n = snprintf(options, sizeof options, "lowerdir=%s%s%s%s%s,userxattr", a[1], writable ? ",upperdir=" : "", a[2],
+                     writable ? ",workdir=" : "", a[3]);
     if (n < 0 || (size_t)n >= sizeof options) return -ENAMETOOLONG;
-    return mount("overlay", a[0], "overlay", MS_NOSUID | MS_NODEV, options) ? -errno : 0;
+    if (!writable && !strchr(a[1], ':')) return alone(a);
+    return mount("overlay", a[0], "overlay", MS_NOSUID | MS_NODEV | (writable ? 0 : MS_RDONLY), options) ? -errno : 0;
 }
 
 static int show(char **a) {

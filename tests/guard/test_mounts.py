@@ -192,6 +192,71 @@ def test_words_that_make_no_sense_start_nothing(place: Place, words: tuple[str, 
     assert box.process.returncode == 64
 
 
+CHANGES = "/run/layer/changes"
+
+
+@pytest.fixture
+def layers(place: Place, tmp_path: Path, uid: int) -> str:
+    """Three layers as LOWERS: real files, and two that guards made, one above the other."""
+    made = tmp_path / "made"
+    (made / "lower/gone").write_text("below\n")
+    (made / "lower/folder/below").write_text("below\n")
+    for name in ("upper2", "work2", "upper3", "work3"):
+        (made / "layer" / name).mkdir()
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", str(made)], check=True)
+    with place("--overlay", "/work", "/run/layer/lower", f"{CHANGES}/upper", f"{CHANGES}/work", *HIDDEN) as box:
+        done = box.shell("rm gone; rm -r folder; mkdir folder; echo middle >folder/middle; echo middle >file")
+        assert (done.code, done.err) == (0, b"")
+    lowers = f"{CHANGES}/upper:/run/layer/lower"
+    with place("--overlay", "/work", lowers, f"{CHANGES}/upper2", f"{CHANGES}/work2", *HIDDEN) as box:
+        done = box.shell("find . -type f | sort; cat file; echo top >top; rm note")
+    assert done.out == b"./file\n./folder/middle\n./note\nmiddle\n", done.err
+    return f"{CHANGES}/upper2:{lowers}"
+
+
+def test_what_a_layer_in_the_middle_deleted_or_replaced_is_gone(place: Place, layers: str, tmp_path: Path) -> None:
+    with place("--overlay", "/work", layers, f"{CHANGES}/upper3", f"{CHANGES}/work3", *HIDDEN) as box:
+        done = box.shell("find . -type f | sort; cat file top folder/middle; echo mine >>file; cat file")
+
+    assert done.out == b"./file\n./folder/middle\n./top\nmiddle\ntop\nmiddle\nmiddle\nmine\n", done.err
+    assert (tmp_path / "made/layer/upper/file").read_text() == "middle\n"
+    assert (tmp_path / "made/layer/upper3/file").read_text() == "middle\nmine\n"
+
+
+def test_layers_without_an_upper_one_can_be_read_and_not_written(place: Place, layers: str) -> None:
+    with place("--overlay", "/work", layers, "", "", *HIDDEN) as box:
+        done = box.shell(
+            "find . -type f | sort; for c in 'echo x >file' 'echo x >new' 'rm file' 'mv file f' 'chmod 600 file' 'ln file g' 'touch file'"
+            " 'mkdir d' 'rm -r folder'; do (eval $c) 2>/dev/null && echo $c; done; mount -o remount,rw /work 2>/dev/null && echo writable; echo end"
+        )
+
+    assert done.out == b"./file\n./folder/middle\n./top\nend\n", done.err
+
+
+def test_a_single_folder_without_an_upper_one_is_shown_read_only(place: Place, tmp_path: Path) -> None:
+    with place("--overlay", "/work", "/run/layer/lower", "", "", *HIDDEN) as box:
+        done = box.shell("cat file; (echo x >file; echo x >new; rm file; chmod 600 file) 2>/dev/null; cat file; ls")
+
+    assert done.out == b"below\nbelow\nfile\nfolder\nnote\n", done.err
+    assert (tmp_path / "made/lower/file").read_text() == "below\n"
+
+
+def test_lowers_that_fill_more_than_a_page_are_an_error_and_are_not_cut(place: Place) -> None:
+    """The kernel reads 4,095 bytes of a mount's options and would lose the rest without a word."""
+    fixed = len("lowerdir=,userxattr")
+    fits = ":".join(["/run/layer/lower/" + "./" * 1000] * 2)
+    fits += "/" * (4095 - fixed - len(fits))
+    with place("--overlay", "/work", fits, "", "", say_setup=False) as box:
+        message = first(box)
+        assert isinstance(message, wire.Fatal)
+        assert (message.step, message.error) != ("overlay", 36)  # the kernel's own word about one folder twice
+    with place("--overlay", "/work", fits + "/", "", "", say_setup=False) as box:
+        message = first(box)
+        assert isinstance(message, wire.Fatal)
+        assert (message.step, message.error) == ("overlay", 36)
+
+
 def test_a_path_longer_than_the_kernel_takes_is_an_error_and_no_overflow(place: Place) -> None:
     with place("--overlay", "/work", *("/" + "x" * 6000,) * 3, say_setup=False) as box:
         message = first(box)
