@@ -58,14 +58,19 @@ def judge(
     *,
     interactive: bool = False,
     context: Context | None = None,
+    digest: str | None = None,
 ) -> Judged:
-    """Return what the profile (of a trusted task), or the envelope, says of the command."""
+    """Return what the profile (of a trusted task), or the envelope, says of the command.
+
+    `digest` is the SHA-256 of the program's file, for entries that pin one.
+    """
     envelope = who if isinstance(who, Envelope) else Envelope(profile=who, trust=Trust.TRUSTED)
     known = context or context_in()
     operation = operation_of(command) if isinstance(command, (str, list, tuple)) else command
     assert isinstance(operation, Operation)
     assessment = classify(operation, known)
-    return Judged(operation, assessment, decide(operation, assessment, envelope, known, interactive=interactive))
+    verdict = decide(operation, assessment, envelope, known, interactive=interactive, digest=digest)
+    return Judged(operation, assessment, verdict)
 
 
 def start_of(entry: AllowEntry, context: Context | None = None) -> Exec:

@@ -92,7 +92,7 @@ def load_profile(
             found[name_here] = (path, source, table)
         if name in found:
             path, source, table = found[name]
-            return profile_from(source, name, decode_profile(source, name, table))
+            return profile_of(source, name, table)
         known.extend(found)
     names = sorted(set(known))
     raise ProfileNotFound(name, names, closest(name, names), [tier.folder for tier in searched])
@@ -128,16 +128,59 @@ def list_profiles(
 def load_file(path: Path, rules: Rules) -> tuple[Profile | BrokenProfile, ...]:
     """Return every profile of one file. A file that cannot be read is one BrokenProfile without a name."""
     try:
-        source, tables = _decode(path, rules)
+        source, tables = decode_at(path, rules)
     except ProfileError as error:
         return (BrokenProfile(name="", source=path, error=error),)
     profiles: list[Profile | BrokenProfile] = []
     for name, table in tables.items():
         try:
-            profiles.append(profile_from(source, name, decode_profile(source, name, table)))
+            profiles.append(profile_of(source, name, table))
         except ProfileError as error:
             profiles.append(BrokenProfile(name=name, source=path, error=error))
     return tuple(profiles)
+
+
+def profile_of(source: Source, name: str, table: dict[str, Any]) -> Profile:
+    """Return the profile that one table of a file means. Raises ProfileError."""
+    return profile_from(source, name, decode_profile(source, name, table))
+
+
+def load_any(
+    word: str, *, profile_dirs: Sequence[Path | str] = (), workspace: Path | str | None = None
+) -> Profile:
+    """Return a profile by its name, or from a file: PATH, or PATH:NAME where it holds several.
+
+    What holds a `/`, or ends as a profile's file does, is a path. Raises ProfileError.
+    """
+    return _find(word, profile_dirs, workspace)[0]
+
+
+def load_with_source(word: str, *, profile_dirs: Sequence[Path | str] = ()) -> tuple[Profile, Source]:
+    """Return what `load_any` does, and the text it came from."""
+    profile, source = _find(word, profile_dirs, None)
+    if source is None:
+        path = Path(profile.source)
+        shipped = Tier(shipped_folder(), shipped=path.parent == shipped_folder())
+        source, _ = decode_at(path, _rules(shipped, None))
+    return profile, source
+
+
+def _find(
+    word: str, profile_dirs: Sequence[Path | str], workspace: Path | str | None
+) -> tuple[Profile, Source | None]:
+    path, _, name = word.rpartition(":") if NAME.fullmatch(word.rpartition(":")[2]) else (word, "", "")
+    if not path or (not os.path.exists(path) and os.path.exists(word)):
+        path, name = word, ""
+    if "/" not in path and not path.endswith(_SUFFIXES):
+        return load_profile(word, profile_dirs=profile_dirs, workspace=workspace), None
+    source, tables = decode_at(Path(os.path.abspath(path)), rules_for(workspace))
+    names = sorted(tables)
+    if not name and len(names) > 1:
+        raise ProfileInvalid(source.path, f"it holds {', '.join(names)}. Say which: {path}:{names[0]}")
+    name = name or names[0]
+    if name not in tables:
+        raise ProfileNotFound(name, names, closest(name, names), [source.path])
+    return profile_of(source, name, tables[name]), source
 
 
 def _rules(tier: Tier, workspace: Path | str | None) -> Rules:
@@ -180,7 +223,8 @@ def _exists(tier: Tier) -> bool:
     return True
 
 
-def _decode(path: Path, rules: Rules) -> tuple[Source, dict[str, dict[str, Any]]]:
+def decode_at(path: Path, rules: Rules) -> tuple[Source, dict[str, dict[str, Any]]]:
+    """Return the tables of the file at `path`, not yet decoded. Raises ProfileError."""
     try:
         content, _ = read_operator_file(path, rules)
     except FileNotFoundError:
@@ -190,6 +234,6 @@ def _decode(path: Path, rules: Rules) -> tuple[Source, dict[str, dict[str, Any]]
 
 def _tables(tier: Tier, rules: Rules) -> Iterator[tuple[Path, Source, str, dict[str, Any]]]:
     for path in _files(tier, rules):
-        source, tables = _decode(path, rules)
+        source, tables = decode_at(path, rules)
         for name, table in tables.items():
             yield path, source, name, table

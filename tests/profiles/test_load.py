@@ -9,7 +9,7 @@ import pytest
 from broker.classify.risk import Risk
 from broker.decide.profile import Profile
 from broker.profiles import BrokenProfile, list_profiles, load, load_profile
-from broker.profiles.check import remarks
+from broker.profiles.check import findings
 from broker.profiles.errors import (
     ProfileDuplicate,
     ProfileInvalid,
@@ -187,7 +187,7 @@ def test_listing_shows_a_duplicate_as_broken(home: Path) -> None:
 def test_shipped_profiles_load_and_leave_a_careful_reader_nothing_to_remark(name: str) -> None:
     profile = load_profile(name)
     assert profile.description
-    assert remarks(profile) == ()
+    assert findings(profile) == ()
     assert not profile.effects & {Risk.UNKNOWN, Risk.BLOCKED, Risk.CODE_EXECUTION}
 
 
