@@ -1,47 +1,57 @@
-"""`broker events`: which runs there were, what happened in one, and whether its record is intact."""
+"""`broker events`: which runs there were, and what happened in them; `show` and `verify` have modules of their own."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from broker.cli import events_verify, exit_codes
-from broker.cli.terminal import Colours, command_line, escape, shorten
-from broker.errors import JournalError, UsageError
-from broker.record import event
-from broker.record.journal import is_being_written, read
+from broker.cli.events_list import LISTED
+from broker.cli.terminal import Colours, escape
+from broker.errors import UsageError
+from broker.record.query import Found, find
 from broker.record.run_files import find_run, list_runs, state_dir
+from broker.record.select import RiskFilter, Selection, moment
 
 SUMMARY = "list runs, read and verify their journals"
 EXAMPLES = """\
 broker events                               # the runs, newest first
 broker events last                          # what happened in the newest
 broker events last --verdict deny           # only what was refused
-broker events 20261130-0430 --type task.denied --json
-broker events verify last                   # is the record as it was written?
-broker events verify --all"""
-
-LISTED = 20
-TAIL = 1 << 16  # bytes from the end of a journal in which to look for its last line first
+broker events show 12                       # event 12 of the newest run: what, why, how to allow it
+broker events --follow                      # everything, as it happens, in every run
+broker events --since yesterday --risk '>=install' --verdict deny
+broker events last --task root/1 --rule path.persistence --format table
+broker events --grep 'git push' --json      # in all runs, one JSON object a line
+broker events verify                        # is the record as it was written?"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker events` takes."""
-    parser.usage = "broker events [RUN | verify RUN ...] [OPTION ...]"
+    parser.usage = f"broker events [RUN ... | show ID ... | {' | '.join(events_verify.WORDS)} ...] [OPTION ...]"
     parser.add_argument(
-        "words", nargs="*", metavar="RUN", help="an id, its start or its last part, `last`, or a file's path"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument(
-        "--type", action="append", default=[], help="only this type, or this group (task.denied, exec)"
-    )
-    parser.add_argument("--verdict", choices=["allow", "ask", "deny"], help="only events with this verdict")
-    parser.add_argument("--all", action="store_true", help=f"all runs, not only the newest {LISTED}")
+        "words", nargs="*", metavar="RUN", help="an id, its start or its last part, `last`, or a file's path; several are merged by time"
+    )  # fmt: skip
+    which = parser.add_argument_group("which events (without a RUN: of all runs)")
+    which.add_argument("--type", action="append", default=[], help="only this type, or this group (task.denied, exec)")
+    which.add_argument("--verdict", choices=["allow", "ask", "deny"], help="only events with this verdict")
+    which.add_argument("--risk", metavar="CLASS", help="with this class; '>=install', '==install', '<=install': with this as the worst")
+    which.add_argument("--rule", action="append", default=[], help="only where this rule, or one of this group, spoke (path.persistence)")
+    which.add_argument("--task", action="append", default=[], metavar="PATH", help="only this task and those below it (root/1)")
+    which.add_argument("--profile", action="append", default=[], metavar="NAME", help="only tasks under this profile")
+    which.add_argument("--since", metavar="TIME", help="2026-11-30T04:30:00Z, 2026-11-30, 14:05 (UTC), yesterday, or how long ago: 10m, 2h, 1d")
+    which.add_argument("--until", metavar="TIME", help="the same")
+    which.add_argument("--grep", metavar="TEXT", default="", help="only events that hold this text (as it is; case counts)")
+    which.add_argument("--limit", "-n", type=_count, metavar="N", help="only the newest N of them")
+    how = parser.add_argument_group("how")
+    how.add_argument("--follow", "-f", action="store_true", help="go on with what happens now; without a RUN, in every run")
+    how.add_argument("--format", choices=["compact", "json", "table"], help="compact: a line each (the usual)")
+    how.add_argument("--json", action="store_true", help="one JSON object a line: the same as --format json")
+    how.add_argument("--no-index", action="store_true", help="read every line, whatever the index says")
+    how.add_argument("--all", action="store_true", help=f"list all runs, not only the newest {LISTED}")
     events_verify.add_arguments(parser)
 
 
@@ -51,246 +61,115 @@ def run(args: argparse.Namespace) -> int:
     match args.words:
         case [word, *rest] if word in events_verify.WORDS:
             return events_verify.run(state, word, rest, args)
-        case []:
-            return _list(state, everything=args.all, as_json=args.json)
-        case [word]:
-            return _print(find_run(state, word), args)
-        case _:
-            raise UsageError("one run at a time. Try: broker events --help")
+        case ["show", *ids]:
+            from broker.cli.events_show import show
+
+            return show(state, ids, as_json=args.json or args.format == "json")
+    selection = selection_of(args, datetime.now(UTC))
+    if not args.words and not (args.follow or selection != Selection() or args.limit is not None):
+        from broker.cli.events_list import show_runs
+
+        return show_runs(state, everything=args.all, as_json=args.json or args.format == "json")
+    paths = [find_run(state, word) for word in args.words] or list_runs(state)
+    found = _follow(state, paths, selection, args) if args.follow else _find(state, paths, selection, args)
+    return _print(found, paths, args)
 
 
-# --- the list of runs
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of events")
+    return number
 
 
-def _list(state: Path, *, everything: bool, as_json: bool) -> int:
-    paths = list_runs(state)
-    shown = paths if everything else paths[:LISTED]
-    rows = [_summary(path) for path in shown]
-    if as_json:
-        for row in rows:
-            print(event.encode(row).decode())
-        return exit_codes.OK
-    if not rows:
-        print(f"No runs yet in {escape(str(state / 'runs'))}.")
-        return exit_codes.OK
-    colours = Colours(sys.stdout)
-    profile_width = max(7, *(len(escape(row["profile"])) for row in rows))
-    heading = (
-        f"{'RUN':<20}  {'WHEN (UTC)':<19}  {'PROFILE':<{profile_width}}  {'RESULT':<13}  DENIED  COMMAND"
+def selection_of(args: argparse.Namespace, now: datetime) -> Selection:
+    """Return what the options ask for. Raises UsageError."""
+    if args.follow and args.until:
+        raise UsageError("--follow goes on for ever, and --until does not: take one of them")
+    return Selection(
+        types=tuple(args.type),
+        verdicts=(args.verdict,) if args.verdict else (),
+        tasks=tuple(task.rstrip("/") for task in args.task),
+        rules=tuple(args.rule),
+        profiles=tuple(args.profile),
+        risk=RiskFilter.parse(args.risk) if args.risk else None,
+        since=moment(args.since, now) if args.since else None,
+        until=moment(args.until, now) if args.until else None,
+        grep=args.grep,
     )
-    print(colours.paint(heading, "bold"))
-    for row in rows:
-        result = f"{escape(row['result']):<13}"
-        denied = f"{row['denials']:>6}"
-        line = (
-            f"{row['run']:<20}  {row['started'][:19].replace('T', ' '):<19}  "
-            f"{escape(row['profile']):<{profile_width}}  "
-            f"{colours.paint(result, *_result_style(row['result']))}  "
-            f"{colours.paint(denied, 'red') if row['denials'] else denied}  "
-            f"{command_line(row['command'], 70)}"
-        )
-        print(line.rstrip())
-    if len(paths) > len(shown):
-        print(colours.paint(f"… and {len(paths) - len(shown)} older. All: broker events --all", "dim"))
+
+
+def _find(state: Path, paths: list[Path], selection: Selection, args: argparse.Namespace) -> Iterator[Found]:
+    return find(state, paths, selection, newest=args.limit, index=not args.no_index, warn=_warn)
+
+
+def _follow(state: Path, paths: list[Path], selection: Selection, args: argparse.Namespace) -> Iterator[Found]:
+    """Yield what there is (of all runs only what was asked for by time or number), and then what comes."""
+    from broker.record.follow import Follower
+
+    folder = None
+    if not args.words:
+        from broker.record.run_files import prepare
+
+        folder = prepare(state)
+    follower = Follower(paths, folder=folder)
+    try:
+        ends = follower.ends()
+        if args.words or selection.since is not None or args.limit is not None:
+            for each in _find(state, paths, selection, args):
+                if each.place < ends[each.path.absolute()]:
+                    yield each
+        yield from follower.events(selection)
+    finally:
+        follower.close()
+
+
+def _print(found: Iterable[Found], paths: list[Path], args: argparse.Namespace) -> int:
+    several = len(paths) != 1 or not args.words
+    shown = 0
+    for line in _printed(found, several=several, args=args):
+        sys.stdout.write(f"{line}\n")
+        if args.follow:
+            sys.stdout.flush()
+        shown += 1
+    if not shown and not args.follow:
+        sys.stderr.write(f"{escape(paths[0].stem) if not several else 'No run'} holds no such event.\n")
     return exit_codes.OK
 
 
-def _summary(path: Path) -> dict[str, Any]:
-    """Return one row of the list. A journal that makes no sense is listed as damaged, not passed over."""
-    row: dict[str, Any] = {
-        "run": path.stem,
-        "journal": str(path),
-        "started": "",
-        "profile": "",
-        "command": [],
-    }
-    row |= {"denials": 0, "result": "damaged"}
-    try:
-        first = next(read(path), None)
-        last = _last_event(path)
-        if first is not None:
-            command = first.get("command")
-            row["started"] = str(first.get("time", ""))
-            row["profile"] = str(first.get("profile", ""))
-            row["command"] = [str(word) for word in command] if isinstance(command, list) else []
-        row["result"] = _result(path, last)
-        counted = last.get("denials") if last and last.get("type") == event.RUN_FINISHED else None
-        row["denials"] = counted if isinstance(counted, int) else count_denials(read(path))
-    except JournalError:
-        pass
-    return row
+def _printed(found: Iterable[Found], *, several: bool, args: argparse.Namespace) -> Iterator[str]:
+    how = "json" if args.json else args.format or "compact"
+    if how == "json":
+        return (each.line.decode("ascii") for each in found)
+    line = _table(several=several) if how == "table" else _compact(several=several)
+    return (text for each in found for text in line(each))
 
 
-def _last_event(path: Path) -> dict[str, Any] | None:
-    """Return the last whole event, reading the end of the file only if that is enough."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL))
-            lines = file.read().split(b"\n")
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}") from error
-    if len(lines) < 3 and size > TAIL:
-        from collections import deque
+def _compact(*, several: bool) -> Callable[[Found], list[str]]:
+    from broker.cli.event_text import describe
 
-        rest = deque(read(path), maxlen=1)
-        return rest[0] if rest else None
-    if len(lines) < 2:
-        return None
-    try:
-        return event.decode(lines[-2])
-    except ValueError as error:
-        raise JournalError(f"{path}: the last line is no event ({error})") from error
-
-
-def _result(path: Path, last: dict[str, Any] | None) -> str:
-    if last is None or last.get("type") != event.RUN_FINISHED:
-        return "running" if is_being_written(path) else "interrupted"
-    signal, code = last.get("signal"), last.get("exit_code")
-    if last.get("oom"):
-        return "out of memory"
-    if last.get("timed_out"):
-        return "timed out"
-    if signal:
-        return f"signal {signal}"
-    if isinstance(code, int):
-        return "ok" if code == 0 else f"exit {code}"
-    return str(last.get("status", "finished"))
-
-
-def _result_style(result: str) -> tuple[str, ...]:
-    return {"ok": ("green",), "running": ("cyan",)}.get(result, ("yellow",))
-
-
-def count_denials(events: Iterable[dict[str, Any]]) -> int:
-    """Return how many denials a run had, repetitions included."""
-    counts: dict[tuple[object, ...], int] = {}
-    for one in events:
-        kind = one.get("type")
-        if kind not in (event.TASK_DENIED, event.TASK_DENIED_REPEATED):
-            continue
-        key = (one.get("task"), one.get("tool"), one.get("rule"), one.get("what"))
-        count = one.get("count") if kind == event.TASK_DENIED_REPEATED else 1
-        counts[key] = max(counts.get(key, 0), count if isinstance(count, int) else 1)
-    return sum(counts.values())
-
-
-# --- the events of a run
-
-
-def _print(path: Path, args: argparse.Namespace) -> int:
-    chosen = _filter(read(path), args.type, args.verdict)
-    if args.json:
-        for one in chosen:
-            print(event.encode(one).decode())
-        return exit_codes.OK
     colours = Colours(sys.stdout)
-    found = False
-    for one in chosen:
-        found = True
-        print(describe(one, colours))
-    if not found:
-        sys.stderr.write(f"{escape(path.stem)} holds no such event.\n")
-    return exit_codes.OK
+    return lambda each: [describe(each.event, colours, run=each.path.stem if several else "")]
 
 
-def _filter(
-    events: Iterable[dict[str, Any]], types: list[str], verdict: str | None
-) -> Iterator[dict[str, Any]]:
-    for one in events:
-        kind = str(one.get("type", ""))
-        if types and not any(kind == wanted or kind.startswith(f"{wanted}.") for wanted in types):
-            continue
-        # A `task.denied` is a refusal by its type; it repeats no verdict.
-        said = one.get("verdict") or ("deny" if kind.startswith(event.TASK_DENIED) else None)
-        if verdict is None or said == verdict:
-            yield one
+def _table(*, several: bool) -> Callable[[Found], list[str]]:
+    from broker.cli.event_text import table_heading, table_row
+    from broker.cli.parser import columns
+
+    colours = Colours(sys.stdout)
+    width = columns() if sys.stdout.isatty() else None
+    heading = [colours.paint(table_heading(runs=several), "bold")]
+
+    def rows(each: Found) -> list[str]:
+        row = table_row(each.event, colours, width, run=each.path.stem if several else "")
+        first, heading[:] = heading[:], []
+        return [*first, row]
+
+    return rows
 
 
-def describe(one: dict[str, Any], colours: Colours) -> str:
-    """Return one event as a line to read: when, where, what, and for a decision why."""
-    kind = str(one.get("type", "?"))
-    text = _DESCRIBE.get(kind, _describe_other)(one, colours)
-    when = escape(str(one.get("time", ""))[11:23])
-    task = escape(str(one.get("task", "")))
-    head = f"{colours.paint(when, 'dim')} {colours.paint(task, 'cyan')} {colours.paint(escape(kind), 'bold')}"
-    return f"{head}  {text}".rstrip()
-
-
-def _describe_decision(one: dict[str, Any], colours: Colours) -> str:
-    verdict = str(one.get("verdict", "?"))
-    style = {"allow": "green", "ask": "yellow"}.get(verdict, "red")
-    parts = [colours.paint(f"{escape(verdict):<5}", style), operation_text(one.get("operation"))]
-    parts.append(f"[{_classes(one.get('effects'), colours)}]")
-    parts.append(colours.paint(_source(one), "dim"))
-    if verdict != "allow" and one.get("reason"):
-        parts.append(f"— {shorten(escape(str(one['reason'])), 200)}")
-    return " ".join(parts)
-
-
-def _describe_denial(one: dict[str, Any], colours: Colours) -> str:
-    count = one.get("count")
-    times = f" ×{count}" if isinstance(count, int) else ""
-    text = f"{escape(str(one.get('tool', '')))}: {shorten(escape(str(one.get('what', ''))), 160)}{times}"
-    if one.get("type") == event.TASK_DENIED:
-        text += f" [{_classes(one.get('effects'), colours)}] {colours.paint(_source(one), 'dim')}"
-        text += f" — {shorten(escape(str(one.get('reason', ''))), 200)}"
-    return text
-
-
-def _describe_start(one: dict[str, Any], colours: Colours) -> str:
-    command = one.get("command")
-    words = [str(word) for word in command] if isinstance(command, list) else []
-    told = {"command": None, "profile": None}
-    rest = _describe_other({name: value for name, value in one.items() if name not in told}, colours)
-    return f"{command_line(words)} under profile {escape(str(one.get('profile', '?')))} {rest}"
-
-
-def _describe_other(one: dict[str, Any], colours: Colours) -> str:
-    told = event.ENVELOPE
-    fields = (f"{escape(name)}={_value(value)}" for name, value in one.items() if name not in told)
-    return " ".join(fields)
-
-
-_DESCRIBE: dict[str, Callable[[dict[str, Any], Colours], str]] = {
-    event.EXEC_DECIDED: _describe_decision,
-    event.FILE_DECIDED: _describe_decision,
-    event.TASK_DENIED: _describe_denial,
-    event.TASK_DENIED_REPEATED: _describe_denial,
-    event.RUN_STARTED: _describe_start,
-}
-
-
-def _value(value: object) -> str:
-    if isinstance(value, str):
-        return shorten(escape(value), 120)
-    return shorten(json.dumps(value, sort_keys=True), 200)
-
-
-def _classes(effects: object, colours: Colours) -> str:
-    names = effects if isinstance(effects, list) else []
-    return ", ".join(colours.risk(escape(str(name))) for name in names)
-
-
-def _source(one: dict[str, Any]) -> str:
-    return f"({escape(str(one.get('layer', '-')))}: {escape(str(one.get('rule', '-')))})"
-
-
-def operation_text(operation: object) -> str:
-    """Return a recorded operation in a few words, safe to show."""
-    if not isinstance(operation, dict):
-        return ""
-    match operation:
-        case {"kind": "shell", "text": str(text)}:
-            return shorten(escape(text), 140)
-        case {"kind": "exec" | "delegation", "argv": [*words]}:
-            return command_line([str(word) for word in words], 140)
-        case {"kind": "file_change", "action": action, "path": path}:
-            other = f" ({escape(str(operation['other']))})" if operation.get("other") else ""
-            return f"{escape(str(action))} {shorten(escape(str(path)), 140)}{other}"
-        case {"kind": "file_read", "path": path}:
-            return f"read {shorten(escape(str(path)), 140)}"
-        case {"kind": "connection", "address": address}:
-            return f"connect {escape(str(address))}:{operation.get('port', 0)}"
-        case _:
-            return _value(operation)
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"broker: {escape(sentence)}\n")

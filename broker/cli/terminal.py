@@ -86,9 +86,9 @@ class Colours:
 
     __slots__ = ("enabled",)
 
-    def __init__(self, stream: IO[str]) -> None:
-        """Look at the stream and the environment once."""
-        self.enabled = wants_colour(stream)
+    def __init__(self, stream: IO[str] | None) -> None:
+        """Look at the stream and the environment once. No stream: no colours."""
+        self.enabled = stream is not None and wants_colour(stream)
 
     def paint(self, text: str, *styles: str) -> str:
         """Return the text in the styles (bold, dim, red, green, yellow, blue, cyan)."""

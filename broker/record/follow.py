@@ -16,9 +16,9 @@ from pathlib import Path
 from broker.errors import JournalError
 from broker.record import event
 from broker.record.journal import is_being_written
-from broker.record.lines import START, Place, event_at, lines, segments
+from broker.record.lines import START, Place, event_at, lines
 from broker.record.query import Found
-from broker.record.run_files import RUN_ID
+from broker.record.run_files import RUN_ID, segments
 from broker.record.select import Reader, Selection, when
 
 _MODIFY, _CLOSE_WRITE, _MOVED_TO, _CREATE = 0x2, 0x8, 0x80, 0x100

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.record import event
-from broker.record.lines import START, Place, line_at, lines, segments
+from broker.record.lines import START, Place, line_at, lines
+from broker.record.run_files import segments
 from broker.record.select import Facts, Reader, Selection, when
 
 NAME = "index.sqlite"

@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.errors import JournalError
 from broker.record import event
+from broker.record.run_files import segments
 from broker.record.select import needle
 
 PIECE = 1 << 20
@@ -27,11 +28,6 @@ class Place:
 
 
 START = Place(0, 0)
-
-
-def segments(path: Path) -> tuple[Path, ...]:
-    """Return the files that hold a run, in their order."""
-    return (path,)
 
 
 def lines(path: Path, start: Place = START) -> Iterator[tuple[Place, bytes]]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import JournalError
-from broker.record.lines import START, Place, containing, event_at, line_at, lines, segments
-from broker.record.run_files import list_runs
+from broker.record.lines import START, Place, containing, event_at, line_at, lines
+from broker.record.run_files import list_runs, segments
 from broker.record.select import Facts, Reader, Selection, when
 
 if TYPE_CHECKING:
