@@ -11,7 +11,7 @@ An entry has `seq`, `prev`, `time`, `type`; one about a run has `run`, `count` (
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,13 @@ class Chain:
         """Name it. It is made with its first entry."""
         self.path = state / NAME
 
-    def append(self, type: str, /, *, force: bool = False, **fields: object) -> Entry:
-        """Add one entry, behind what any other broker added. Raises JournalError when it could not be written whole."""
+    def append(
+        self, type: str, /, *, force: bool = False, sign: Callable[[bytes], str] | None = None, **fields: object
+    ) -> Entry:
+        """Add one entry, behind what any other broker added. `sign` makes its `signature` out of the rest of it.
+
+        Raises JournalError when it could not be written whole.
+        """
         try:
             new = not self.path.exists()
             descriptor = os.open(self.path, FLAGS | os.O_RDWR | os.O_CREAT, 0o600)
@@ -85,10 +90,12 @@ class Chain:
                 os.ftruncate(descriptor, file.size)
                 fields["torn"] = torn
             record = {"seq": seq + 1, "prev": head, "time": now(), "type": type, **fields}
+            if sign is not None:
+                record["signature"] = sign(event.encode(record))
             line = event.encode(record)
             file.write(line + b"\n")
             if force:
-                file.force()
+                _force(file)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         finally:
@@ -155,6 +162,14 @@ class Chain:
             return
         except OSError as error:
             raise JournalError(f"cannot read {self.path}: {error.strerror}") from error
+
+
+def _force(file: LineFile) -> None:
+    try:
+        file.force()
+    except JournalError:
+        file.take_back()  # what it is about will not count, either
+        raise
 
 
 def _wrong_fields(found: dict[str, Any]) -> str:

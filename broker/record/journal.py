@@ -146,13 +146,15 @@ class Journal:
             self._next_segment()
         self._file.write(line + b"\n")
         first = self._seq == 0
-        if first or last or self._sync is Sync.EVERY:
-            self._file.force()
-        head = event.digest(line)
-        if (
+        bind = (
             first or last or self._seq + 1 - self._bound >= BOUND_EVENTS
             or time.monotonic_ns() - self._bound_at > BOUND_NANOSECONDS
-        ):  # fmt: skip
+        )  # fmt: skip
+        if bind or self._sync is Sync.EVERY:
+            # Before a power cut the chain file must not get to the disk with a head whose lines do not.
+            self._file.force()
+        head = event.digest(line)
+        if bind:
             kind = chain.FINISHED if last else chain.STARTED if first else chain.REACHED
             try:
                 self._bind(kind, self._seq + 1, head, force=first or last)
@@ -209,6 +211,7 @@ class Journal:
                 return
             if self._bound < self._seq and not self._broken:
                 with suppress(JournalError):
+                    self._file.force()
                     self._bind(chain.REACHED, self._seq, self._head, force=False)
             if self._file.descriptor != self._locked:
                 self._file.close()

@@ -226,25 +226,6 @@ def test_a_finished_or_altered_journal_is_not_resumed(tmp_path: Path) -> None:
 # --- a disk that fails
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 64 KiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    place = tmp_path / "tiny"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def test_a_full_disk_is_an_error_with_the_remedy_and_leaves_whole_lines_only(tiny_disk: Path) -> None:
     with Journal.create(tiny_disk) as journal:
         with pytest.raises(JournalError, match="BROKER_STATE_DIR") as full:
