@@ -38,7 +38,8 @@ def lines(path: Path, start: Place = START) -> Iterator[tuple[Place, bytes]]:
         try:
             with file.open("rb") as source:
                 offset = start.offset if number == start.segment else 0
-                source.seek(offset)
+                if offset:  # a pipe cannot seek, and need not
+                    source.seek(offset)
                 for line in source:
                     if not line.endswith(b"\n"):
                         return
