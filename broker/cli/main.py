@@ -28,7 +28,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "broker.cli.explain",
         "show how a command was understood, and which rules spoke",
     ),
-    "profile": ("Set up", "broker.cli.profile", "list, show and check profiles"),
+    "can-i": ("Understand", "broker.cli.can_i", "say whether a profile permits a command, and why"),
+    "profile": ("Set up", "broker.cli.profile", "list, show, check, compare, write and import profiles"),
     "image": ("Set up", "broker.cli.image", "build and list the images that sandboxes start from"),
     "doctor": ("Set up", "broker.cli.doctor", "prove which layers are effective on this host"),
     "completion": ("Set up", "broker.cli.completion", "print a completion script for bash, zsh or fish"),
@@ -38,7 +39,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "events": ("Afterwards", "broker.cli.events", "list runs, read and verify their journals"),
     "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, and old kept changes"),
 }
-TAKE_COMMAND = frozenset({"run", "exec"})
+TAKE_COMMAND = frozenset({"run", "exec", "can-i"})
 
 _EXAMPLES = """\
   broker run --profile builder -- my-agent --task "fix the tests"
