@@ -142,7 +142,9 @@ def load_file(path: Path, rules: Rules) -> tuple[Profile | BrokenProfile, ...]:
 
 def profile_of(source: Source, name: str, table: dict[str, Any]) -> Profile:
     """Return the profile that one table of a file means. Raises ProfileError."""
-    return profile_from(source, name, decode_profile(source, name, table))
+    # The examples of our own are tried by our tests: a refusal from cold is not to pay for them each time.
+    examples = source.path.parent != shipped_folder()
+    return profile_from(source, name, decode_profile(source, name, table), examples=examples)
 
 
 def load_any(

@@ -58,10 +58,14 @@ _NOT_FOR_AN_ENTRY = {
 }
 
 
-def profile_from(source: Source, name: str, table: ProfileTable) -> Profile:
-    """Return the profile that the table means. Raises ProfileInvalid, with the line where it can be told."""
+def profile_from(source: Source, name: str, table: ProfileTable, *, examples: bool = True) -> Profile:
+    """Return the profile that the table means. Raises ProfileInvalid, with the line where it can be told.
+
+    `examples`: try them as well.
+    """
     profile = _Reader(source, name).profile(table)
-    check_examples(source, table, profile)
+    if examples:
+        check_examples(source, table, profile)
     return profile
 
 
