@@ -6,6 +6,7 @@ match, or a class cannot be given, that is said instead. Whether it *should* be 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import re
@@ -44,6 +45,7 @@ class Denial:
     source: str = ""  # the profile's file
     trust: str = ""
     writable: tuple[str, ...] = ()
+    planting: tuple[str, ...] = ()  # every rule that makes it persistence
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -97,7 +99,8 @@ def _what(denial: Denial) -> str:
 def _why(denial: Denial) -> str:
     reason = escape(denial.reason).rstrip()
     text = f"{reason}{'' if reason.endswith(('.', '!', '?')) else '.'}" if reason else "No reason was recorded."
-    meanings = [f"{name} is what {_MEANINGS[name].partition(' (')[0]}" for name in denial.refused if name in _MEANINGS]
+    refused = [name for name in denial.refused if name in _MEANINGS and name != "safe"]
+    meanings = [f"{name}: {_MEANINGS[name].partition(' (')[0]}" for name in refused]
     if meanings:
         text += f" ({'; '.join(meanings)}.)"
     return f"{text} Rule {escape(denial.rule) or '-'}; {_LAYERS.get(denial.layer, 'decided by ' + escape(denial.layer))}."
@@ -143,8 +146,12 @@ def _how_to_land(denial: Denial) -> str:
         return f"{once} For good there is no way: nothing but workspace files lands for an untrusted task."
     if denial.refused == ("persistence",):
         warning = _obeyed_by_git(denial.rule) or "what lands there runs later, as you"
-        return f"{once} Every time: put {_toml(denial.rule)} into `allow` of {_section(denial, 'land')}; {warning}."
+        return f"{once} Every time: put {_rules(denial)} into `allow` of {_section(denial, 'land')}; {warning}."
     return f"{once} Every time: {_add_classes(denial)}."
+
+
+def _rules(denial: Denial) -> str:
+    return listed(map(_toml, denial.planting or (denial.rule,)))
 
 
 def _obeyed_by_git(rule: str) -> str:
@@ -172,7 +179,7 @@ def _how_by_classes(denial: Denial) -> str:
     if denial.refused == ("persistence",) and denial.rule.startswith(("path.", "contents.")):
         warning = _obeyed_by_git(denial.rule) or "what is written there runs later, as you"
         ways.append(
-            f"{'Or let' if ways else 'Let'} this kind of change be made and land: put {_toml(denial.rule)} into `allow` of "
+            f"{'Or let' if ways else 'Let'} this kind of change be made and land: put {_rules(denial)} into `allow` of "
             f"{_section(denial, 'land')}; {warning}."
         )
     else:
@@ -181,8 +188,8 @@ def _how_by_classes(denial: Denial) -> str:
 
 
 def _how_within_a_grant(denial: Denial) -> str:
-    found = re.search(r"inside the grant of `([^`]*)`", denial.reason)
-    above = f"`{escape(found[1])}`" if found else "the entry that it was started under"
+    found = re.findall(r"the grant of `([^`]*)`", denial.reason)
+    above = f"`{escape(found[-1])}`" if found else "the entry that it was started under"
     own, why_not = _entry(denial)
     ways = []
     if not set(denial.refused) & _NOT_FOR_DESCENDANTS and not _held_by_trust(denial):
@@ -205,9 +212,7 @@ def _entry(denial: Denial) -> tuple[str, str]:
     """Return the entry that would permit the program start, as TOML; or "" and, if that is worth a word, why none would."""
     argv = denial.argv
     if not argv:
-        if denial.operation.get("kind") == "shell":
-            return "", " A text is permitted if each of its commands is: list those, one entry each."
-        return "", ""
+        return _entry_for_part(denial) if denial.operation.get("kind") == "shell" else ("", "")
     if any(REDACTED in word for word in argv):
         return "", " No entry can be written from the record: a secret in the command was redacted."
     text = shlex.join(argv)
@@ -225,6 +230,15 @@ def _entry(denial: Denial) -> tuple[str, str]:
     return _toml(text), ""
 
 
+def _entry_for_part(denial: Denial) -> tuple[str, str]:
+    """Return the entry for the command of a text that was refused, as far as the record names it whole."""
+    part = denial.what.partition(" (in: ")[0]
+    with contextlib.suppress(CommandLineError):
+        if "…" not in part and REDACTED not in part and parse_command_line(part):
+            return _toml(part), ""
+    return "", " A text is permitted if each of its commands is: list those, one entry each."
+
+
 def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
@@ -238,6 +252,8 @@ def _but(denial: Denial) -> str:
     refused = set(denial.refused)
     if refused & {"network_egress", "install"}:
         return " It would start, and still find no network: no task has one. What it needs belongs into the image."
+    if denial.refused == ("persistence",) and not denial.argv:
+        return ""  # said where the rule is named
     if grave := [name for name in denial.refused if name in ("system_write", "destructive", "persistence", "unknown")]:
         return f" Think twice before you permit all that is {listed(grave, 'or')}."
     return ""

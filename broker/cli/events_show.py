@@ -132,8 +132,14 @@ def denial_of(seen: Seen) -> Denial | None:
         count=max([1, *(seen.counts.get(_key(each), 1) for each in (one, *told))]), profile=seen.profile,
         source=str(seen.run.get("source", "")) if own_profile else "",
         trust=str(seen.task.get("trust") or seen.run.get("trust") or ""),
-        writable=tuple(map(str, writable)) if isinstance(writable, list) else (),
+        writable=tuple(map(str, writable)) if isinstance(writable, list) else (), planting=_planting(full.get("reasons")),
     )  # fmt: skip
+
+
+def _planting(reasons: object) -> tuple[str, ...]:
+    found = reasons if isinstance(reasons, list) else []
+    rules = [str(each.get("rule", "")) for each in found if isinstance(each, dict) and each.get("class") == "persistence"]
+    return tuple(dict.fromkeys(rules))
 
 
 def _about_the_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
