@@ -16,10 +16,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256  # OpenSSL's: sqlite3 is loaded anyway, and a million lines are many
 from pathlib import Path
 
 from broker.record import event
-from broker.record.lines import START, Place, line_at, lines
+from broker.record.lines import START, Lines, Place, lines
 from broker.record.run_files import segments
 from broker.record.select import Facts, Reader, Selection, when
 
@@ -80,11 +81,11 @@ class _Known:
 
 def short_hash(line: bytes) -> int:
     """Return the first eight bytes of the line's SHA-256, as SQLite's integer."""
-    return _short(event.digest(line))
+    return _short(sha256(line).digest())
 
 
-def _short(digest: str) -> int:
-    return int.from_bytes(bytes.fromhex(digest[:16]), "big", signed=True)
+def _short(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class Index:
@@ -174,10 +175,11 @@ class Index:
             number += 1
             if one.get("prev") != head or one.get("seq") != number:
                 trouble = trouble or f"line {number} does not follow from the line before it"
-            end, head = Place(place.segment, place.offset + len(line) + 1), event.digest(line)
+            digest = sha256(line)
+            end, head = Place(place.segment, place.offset + len(line) + 1), digest.hexdigest()
             facts = self._id(reader.facts(one))
             counts[facts] = counts.get(facts, 0) + 1
-            rows.append((known.id, number, facts, when(one), place.segment, place.offset, _short(head)))
+            rows.append((known.id, number, facts, when(one), place.segment, place.offset, _short(digest.digest())))
         self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         self._db.executemany(
             "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (run, facts) DO UPDATE SET count = count + excluded.count",
@@ -214,7 +216,7 @@ class Index:
             known = self._known(path.stem)
             return (START, Reader()) if known is None else (known.end, Reader(known.profiles))
 
-    def rows(self, path: Path, selection: Selection, newest: int | None = None) -> Iterator[Row]:
+    def rows(self, path: Path, source: Lines, selection: Selection, newest: int | None = None) -> Iterator[Row]:
         """Yield the lines of a run that the selection's facts and times want, in their order; only the `newest`.
 
         Raises Untrue, before the first of them, when the index has not as many as it once counted, or has another
@@ -224,11 +226,11 @@ class Index:
             known = self._known(path.stem)
             if known is None:
                 raise Untrue
-            wanted = self._wanted(path, known, selection)
+            wanted = self._wanted(source, known, selection)
             if wanted:
                 yield from self._rows(known, wanted, selection, newest)
 
-    def _wanted(self, path: Path, known: _Known, selection: Selection) -> dict[int, Facts]:
+    def _wanted(self, source: Lines, known: _Known, selection: Selection) -> dict[int, Facts]:
         query = "SELECT facts.id, facts.facts, counts.count FROM counts JOIN facts ON facts.id = counts.facts WHERE run = ?"
         wanted, total, expected = {}, 0, 0
         for number, text, count in self._db.execute(query, (known.id,)):
@@ -238,21 +240,21 @@ class Index:
                 expected += count
         if total != known.count:
             raise Untrue
-        self._compare_last(path, known)
+        self._compare_last(source, known)
         if wanted:
             found = self._db.execute(f"SELECT count(*) FROM events WHERE run = ? AND {_among(wanted)}", (known.id,))  # noqa: S608 - numbers
             if found.fetchone()[0] != expected:
                 raise Untrue
         return wanted
 
-    def _compare_last(self, path: Path, known: _Known) -> None:
+    def _compare_last(self, source: Lines, known: _Known) -> None:
         """The journal's own last line says how many there are, and cannot say so twice."""
         if known.count == 0:
             return
         last = self._db.execute(
             "SELECT segment, offset FROM events WHERE run = ? AND number = ?", (known.id, known.count)
         ).fetchone()
-        if last is None or event.digest(line_at(path, Place(*last))) != known.head:
+        if last is None or event.digest(source.at(Place(*last))) != known.head:
             raise Untrue
 
     def _rows(self, known: _Known, wanted: dict[int, Facts], selection: Selection, newest: int | None) -> Iterator[Row]:

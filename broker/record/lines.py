@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from broker.errors import JournalError
 from broker.record import event
@@ -81,15 +81,32 @@ def event_at(path: Path, place: Place, line: bytes) -> dict[str, Any]:
         raise JournalError(f"{path}: line {number} is no event ({error})") from error
 
 
-def line_at(path: Path, place: Place) -> bytes:
-    """Return the line that begins at a place, or b"" when no whole line does."""
-    files = segments(path)
-    if place.segment >= len(files):
-        return b""
-    with files[place.segment].open("rb") as source:
+class Lines:
+    """Reads single lines of a run by their places, keeping its files open."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the files as they are now. Raises JournalError when they cannot be read."""
+        self._files: list[BinaryIO] = []
+        for file in segments(path):
+            try:
+                self._files.append(file.open("rb"))
+            except OSError as error:
+                self.close()
+                raise cannot_read(file, error) from error
+
+    def at(self, place: Place) -> bytes:
+        """Return the line that begins at a place, or b"" when no whole line does."""
+        if place.segment >= len(self._files):
+            return b""
+        source = self._files[place.segment]
         source.seek(place.offset)
         line = source.readline()
-    return line[:-1] if line.endswith(b"\n") else b""
+        return line[:-1] if line.endswith(b"\n") else b""
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
 
 
 def cannot_read(file: Path, error: OSError) -> JournalError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import JournalError
-from broker.record.lines import START, Place, containing, event_at, line_at, lines
+from broker.record.lines import START, Lines, Place, containing, event_at, lines
 from broker.record.run_files import list_runs, segments
 from broker.record.select import Facts, Reader, Selection, when
 
@@ -106,12 +106,14 @@ def _with_index(
 
             def of_run(path: Path) -> Iterator[Found]:
                 nonlocal suspect
+                if path not in mine:
+                    yield from scan(path, selection)
+                    return
                 last = None
+                source = Lines(path)
                 try:
-                    if path not in mine:
-                        raise indexes.Unusable
-                    for row in index.rows(path, selection, newest):
-                        found = _checked(path, row, selection, last)
+                    for row in index.rows(path, source, selection, newest):
+                        found = _checked(path, source, row, selection, last)
                         yield found
                         last = found.place
                     # What was written since, and the complaint about a line that is no event.
@@ -120,6 +122,8 @@ def _with_index(
                 except (indexes.Untrue, indexes.Unusable) as error:
                     suspect = suspect or isinstance(error, indexes.Untrue)
                     yield from (each for each in scan(path, selection) if last is None or each.place > last)
+                finally:
+                    source.close()
 
             yield from _merged(paths, of_run)
     except (indexes.Unusable, indexes.Untrue) as error:
@@ -129,7 +133,7 @@ def _with_index(
         indexes.throw_away(state)
 
 
-def _checked(path: Path, row: Row, selection: Selection, last: Place | None) -> Found:
+def _checked(path: Path, source: Lines, row: Row, selection: Selection, last: Place | None) -> Found:
     """Return what the journal has at a row's place. Raises Untrue unless it is what the index says it is.
 
     INVARIANT: what is shown is a line of the journal, and the journal's own words answer the question
@@ -137,7 +141,7 @@ def _checked(path: Path, row: Row, selection: Selection, last: Place | None) -> 
     """
     from broker.record.index import Untrue, short_hash
 
-    line = line_at(path, row.place)
+    line = source.at(row.place)
     if short_hash(line) != row.hash or (last is not None and row.place <= last):
         raise Untrue
     one = event_at(path, row.place, line)
