@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
+import select
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Deny
-from broker.enforce import confinement, mounts, network, status, usage
+from broker.enforce import confinement, usage
 from broker.enforce.attach import (
     Ending,
     OutputBudget,
@@ -29,28 +30,23 @@ from broker.enforce.attach import (
     wait_attached,
 )
 from broker.enforce.choose import choose_engine
-from broker.enforce.engine import Engine
-from broker.enforce.layer import Layer, Manifest, file_clock, layers_base, make_layer
-from broker.enforce.masks import Masks
-from broker.enforce.runtime import (
-    OwnerMark,
-    make_task_folder,
-    remove_task_folder,
-    runtime_base,
-    sweep_task_folders,
-)
-from broker.enforce.sandbox import Command, Process, Sandbox
-from broker.enforce.workspace import Workspace, broker_itself, keep_out, survey
+from broker.enforce.layer import layers_base
+from broker.enforce.runtime import runtime_base, sweep_task_folders
+from broker.enforce.sandbox import Command, Process
+from broker.enforce.workspace import broker_itself, keep_out, survey
 from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
-from broker.task.changes import Judged
+from broker.stage import STOP_SECONDS, Header, Plot, Run, Stage, Watcher, staged
 from broker.task.landing import Settlement, recover_landings, settle
 from broker.task.result import Result, finished, refused
-from broker.task.task import OPERATOR_SCOPE, Task
+from broker.task.task import OPERATOR_SCOPE
+from broker.task.tree import Node, Tree
+
+__all__ = ["Header", "RunRequest", "Session", "Watcher", "run", "session"]
 
 DRAIN_SECONDS = 10.0
 MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the guard reads of a start
@@ -58,7 +54,10 @@ MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What an operator asks for. `judged`: the command itself is judged too (`broker exec`)."""
+    """What an operator asks for. `judged`: the command itself is judged too (`broker exec`).
+
+    `profile_dirs` are searched first for the profiles of sub-tasks.
+    """
 
     argv: tuple[str, ...]
     profile: Profile
@@ -73,44 +72,7 @@ class RunRequest:
     seconds: float | None = None
     land: str = "auto"
     state_dir: Path | None = None
-
-
-@dataclass(slots=True)
-class Watcher:
-    """Who wants to hear of things while they happen. All optional."""
-
-    started: Callable[[Header], None] | None = None
-    denied: Callable[[str, Deny], None] | None = None
-    land: Callable[[Judged], bool] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What is known before the command starts."""
-
-    run: str
-    profile: Profile
-    engine: str
-    engine_why: str
-    layers: tuple[status.LayerStatus, ...]
-    workspace: Workspace
-    journal: Path
-
-
-@dataclass(slots=True)
-class Stage:
-    """A task on its sandbox, ready to start something."""
-
-    task: Task
-    sandbox: Sandbox
-    confined: confinement.Confinement
-    layers: tuple[status.LayerStatus, ...]
-    folder: Path
-    masks: Masks
-    workspace: Workspace
-    layer: Layer | None = None
-    namespace: int = 0
-    descriptors: list[int] = field(default_factory=list)
+    profile_dirs: tuple[str, ...] = ()
 
 
 def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
@@ -119,8 +81,13 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
     Raises ProfileError, HostCannotEnforce, JournalError or GuardError when it cannot go on; nothing runs
     on after that. A refusal is no exception: it is in the Result.
     """
-    watcher = watcher or Watcher()
-    _refuse_too_long(request)
+    with opened(request, watcher or Watcher()) as (here, plot):
+        return carry(here, plot)
+
+
+@contextlib.contextmanager
+def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
+    """Open the journal of a run, and say what its first task is to do. Ends the journal on the way out."""
     sandbox = request.profile.sandbox
     workspace = survey(request.workspace, mode=sandbox.workspace, shown=sandbox.show)
     state = request.state_dir or state_dir()
@@ -129,36 +96,68 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
         {"the journals": state, "the layers": layers_base(state), "the runtime folder": runtime_base()},
     )
     engine, why = choose_engine(request.engine, request.profile)
-    with _journal(request) as journal:
+    envelope = Envelope(profile=request.profile, trust=request.trust)
+    node = Node(path=event.ROOT, envelope=envelope, argv=request.argv)
+    plot = Plot(
+        argv=request.argv, node=node, workspace=workspace, cwd=workspace.path, judged=request.judged,
+        terminal=request.terminal, stdin=request.stdin, stdout=request.stdout, stderr=request.stderr,
+        seconds=request.seconds, land=request.land,
+    )  # fmt: skip
+    refuse_too_long(plot)
+    tree = Tree(watcher.changed)
+    tree.plant(node)
+    with _journal(state) as journal:
+        here = Run(
+            journal=journal, engine=engine, engine_why=why, state=state, tree=tree, watcher=watcher,
+            **_profiles(request, workspace.path),
+        )  # fmt: skip
         journal.append(
             event.RUN_STARTED, command=request.argv, profile=request.profile.name, digest=request.profile.digest,
             source=request.profile.source, max_risk=request.profile.max_risk, workspace=workspace.path,
             engine=engine.name, engine_why=why, trust=request.trust.label, broker_pid=os.getpid(), user=os.getuid(),
         )  # fmt: skip
         try:
-            with _stage(request, workspace, engine, journal, watcher) as stage:
-                if watcher.started is not None:
-                    watcher.started(
-                        Header(
-                            run=journal.run, profile=request.profile, engine=engine.name, engine_why=why,
-                            layers=stage.layers, workspace=workspace, journal=journal.path,
-                        )
-                    )  # fmt: skip
-                return _carry(request, stage, journal, engine.name, watcher)
+            _sweep(here)
+            yield here, plot
         except BrokerError as error:
             with contextlib.suppress(JournalError):
                 journal.append(event.RUN_FINISHED, status="failed", reason=str(error), exit_code=error.exit_code)
             raise
 
 
-def _environment(request: RunRequest) -> tuple[str, ...]:
-    read_only = request.profile.sandbox.workspace == "read-only"
-    return confinement.environment(request.profile, read_only=read_only, terminal=request.terminal)
+def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
+    """Return how the profiles of sub-tasks are found: in the operator's folders, never in the workspace."""
+
+    def find(name: str) -> Profile:
+        from broker.profiles.load import load_profile
+
+        return load_profile(name, profile_dirs=request.profile_dirs, workspace=workspace)
+
+    def known() -> tuple[Profile, ...]:
+        from broker.profiles.load import list_profiles
+
+        found = list_profiles(profile_dirs=request.profile_dirs, workspace=workspace)
+        return tuple(one for one in found if isinstance(one, Profile))
+
+    return {"profiles": find, "known": known}
 
 
-def _refuse_too_long(request: RunRequest) -> None:
+def _sweep(here: Run) -> None:
+    """Put in order what dead brokers left behind."""
+    recovered = recover_landings(layers_base(here.state))
+    if swept := [*here.engine.sweep(), *sweep_task_folders(runtime_base()), *recovered]:
+        here.journal.append(event.SANDBOX_SWEPT, removed=swept)
+
+
+def _environment(plot: Plot) -> tuple[str, ...]:
+    return confinement.environment(
+        plot.envelope.profile, read_only=plot.workspace.read_only, terminal=plot.terminal, extra=plot.extra
+    )
+
+
+def refuse_too_long(plot: Plot) -> None:
     """Say so before anything is made: the guard would refuse the start, and so would the kernel at 2 MiB."""
-    size = sum(len(os.fsencode(word)) + 1 for word in (*request.argv, *_environment(request)))
+    size = sum(len(os.fsencode(word)) + 1 for word in (*plot.argv, *_environment(plot)))
     if size > MOST_WORDS:
         raise UsageError(
             f"the command is too long: {size} bytes with its environment, and at most {MOST_WORDS} can be judged. "
@@ -166,82 +165,86 @@ def _refuse_too_long(request: RunRequest) -> None:
         )
 
 
-def _carry(request: RunRequest, stage: Stage, journal: Journal, engine: str, watcher: Watcher) -> Result:
+def carry(here: Run, plot: Plot) -> Result:
+    """Make a task's sandbox, run its command there, and account for it. The run ends with its first task."""
+    is_root = plot.parent is None
+    with staged(here, plot) as stage:
+        if is_root and here.watcher.started is not None:
+            here.watcher.started(_header(stage))
+        result = _command(stage)
+        if is_root:
+            here.journal.append(event.RUN_FINISHED, **result.summary())
+    here.tree.ended(plot.node, result.status)
+    return result
+
+
+def _header(stage: Stage) -> Header:
+    here, plot = stage.run, stage.plot
+    return Header(
+        run=here.journal.run, profile=plot.envelope.profile, engine=here.engine.name, engine_why=here.engine_why,
+        layers=stage.layers, workspace=plot.workspace, journal=here.journal.path, tree=here.tree,
+    )  # fmt: skip
+
+
+def _command(stage: Stage) -> Result:
     """Judge the command, start it, wait for it, account for it."""
-    task = stage.task
-    operation = Exec(argv=request.argv, cwd=stage.confined.context.cwd)
-    if request.judged:
+    task, plot = stage.task, stage.plot
+    operation = Exec(argv=plot.argv, cwd=stage.confined.context.cwd)
+    if plot.judged:
         _, verdict = task.judge(operation)
         if isinstance(verdict, Deny):
             task.refuse("exec", verdict)
-            return _finish(request, stage, journal, engine, None, Ending(), verdict, watcher)
+            return _finish(stage, None, Ending(), verdict)
         assert isinstance(verdict, Allow)
     else:
         verdict = task.operators_choice(operation)
 
-    command = Command(argv=request.argv, cwd=stage.confined.context.cwd, env=_environment(request))
-    journal.append(event.SPAWN_STARTED, task=task.path, argv=request.argv, terminal=request.terminal)
-    process, ending = _attend(request, stage, verdict, command, journal)
-    return _finish(request, stage, journal, engine, process, ending, None, watcher)
+    command = Command(argv=plot.argv, cwd=stage.confined.context.cwd, env=_environment(plot))
+    stage.run.journal.append(event.SPAWN_STARTED, task=task.path, argv=plot.argv, terminal=plot.terminal)
+    process, ending = _attend(stage, verdict, command)
+    return _finish(stage, process, ending, None)
 
 
-def _attend(
-    request: RunRequest, stage: Stage, allowed: Allow, command: Command, journal: Journal
-) -> tuple[Process, Ending]:
+def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, Ending]:
     """Start the command and stay with it until it ends or must be ended."""
-    sandbox, limits = stage.sandbox, stage.confined.plan.limits
-    scope = 0 if request.judged else OPERATOR_SCOPE
-    seconds = request.seconds if limits.seconds is None else min(limits.seconds, request.seconds or limits.seconds)
-    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-
-    def wake() -> None:
-        with contextlib.suppress(OSError):
-            os.write(wake_write, b"!")
-
-    watched_cap = None if getattr(sandbox.container, "limits_by", "docker") else limits.memory
-    quota = None
-    if stage.layer is not None:
-        quota = usage.Quota(str(stage.layer.folder), request.profile.sandbox.layer_size)
-    watch = usage.UsageWatch(sandbox.container.init_pid, watched_cap, wake, quota)
-    budget = OutputBudget(limits.output, wake)
-    with signals_as_events() as signals:
-        watch.start()
-        try:
-            if request.terminal:
-                process = sandbox.spawn(
-                    allowed, command, scope=scope, terminal=terminal_size(request.stdin)
-                )
-                process.wait_started()
-                ending = Ending()
-                if process.failed is None:
-                    ending = serve_terminal(
-                        sandbox, process, stdin=request.stdin, stdout=request.stdout, seconds=seconds,
-                        wake=wake_read, budget=budget, exceeded=lambda: watch.exceeded, signals=signals,
-                    )  # fmt: skip
-                sandbox.kill()
-            else:
-                plan = stage.confined.plan
-                streams = Streams(
-                    request.stdin, request.stdout, request.stderr, budget, owner=(plan.uid, plan.gid)
-                )
-                process = sandbox.spawn(allowed, command, streams.inside, scope=scope)
-                streams.start()
-                ending = wait_attached(
-                    sandbox, process, seconds=seconds, wake=wake_read, budget=budget,
-                    exceeded=lambda: watch.exceeded, signals=signals,
+    plot, sandbox, journal = stage.plot, stage.sandbox, stage.run.journal
+    limits = stage.confined.plan.limits
+    scope = 0 if plot.judged else OPERATOR_SCOPE
+    seconds = plot.seconds if limits.seconds is None else min(limits.seconds, plot.seconds or limits.seconds)
+    with _watched(stage) as watched, signals_as_events() as signals:
+        budget = watched.budget
+        if plot.terminal:
+            assert isinstance(plot.stdin, int)
+            assert isinstance(plot.stdout, int)
+            process = sandbox.spawn(allowed, command, scope=scope, terminal=terminal_size(plot.stdin))
+            process.wait_started()
+            ending = Ending()
+            if process.failed is None:
+                ending = serve_terminal(
+                    sandbox, process, stdin=plot.stdin, stdout=plot.stdout, seconds=seconds,
+                    wake=watched.wake, budget=budget, exceeded=watched.exceeded, signals=signals,
                 )  # fmt: skip
-                _note_memory(stage)
-                sandbox.kill()
-                streams.drain(DRAIN_SECONDS if ending.ours else None, signals)
-                ending.output_lost = "; ".join(streams.problems)
-        finally:
-            seen = watch.stop()
-            seen.output_bytes = budget.written
-            stage.descriptors += [wake_read, wake_write]
+            _end_below(stage)
+            sandbox.kill()
+        else:
+            plan = stage.confined.plan
+            streams = Streams(plot.stdin, plot.stdout, plot.stderr, budget, owner=(plan.uid, plan.gid))
+            process = sandbox.spawn(allowed, command, streams.inside, scope=scope)
+            streams.start()
+            ending = wait_attached(
+                sandbox, process, seconds=seconds, wake=watched.wake, budget=budget, exceeded=watched.exceeded,
+                signals=signals,
+            )  # fmt: skip
+            stage.task.oom = sandbox.container.oom_killed()  # while the kernel's counter is still there
+            _end_below(stage)
+            sandbox.kill()
+            streams.drain(DRAIN_SECONDS if ending.ours else None, signals)
+            ending.output_lost = "; ".join(streams.problems)
     if process.exited is not None:
         cpu = (process.exited.user_us + process.exited.system_us) / 1e6
-        seen.cpu_seconds = max(seen.cpu_seconds, cpu)
-        seen.peak_memory = max(seen.peak_memory, process.exited.max_rss * 1024)
+        watched.usage.cpu_seconds = max(watched.usage.cpu_seconds, cpu)
+        watched.usage.peak_memory = max(watched.usage.peak_memory, process.exited.max_rss * 1024)
+        plot.node.cpu_seconds = watched.usage.cpu_seconds
     if process.failed is not None:
         journal.append(
             event.SPAWN_FAILED, task=stage.task.path, error=os.strerror(process.failed.error), step=process.failed.step
@@ -251,22 +254,132 @@ def _attend(
             event.SPAWN_EXITED, task=stage.task.path, wait_status=process.exited.status, pid=process.pid,
             user_us=process.exited.user_us, system_us=process.exited.system_us, max_rss_kib=process.exited.max_rss,
         )  # fmt: skip
-    journal.append(event.USAGE_MEASURED, task=stage.task.path, samples=seen.samples, **seen.as_dict())
-    stage.task.usage = seen
+    _account(stage, watched.usage)
     return process, ending
 
 
-def _note_memory(stage: Stage) -> None:
-    """Ask the kernel's counter while the group is still there."""
-    stage.task.oom = stage.sandbox.container.oom_killed()
+def _account(stage: Stage, used: usage.Usage) -> None:
+    stage.run.journal.append(event.USAGE_MEASURED, task=stage.task.path, samples=used.samples, **used.as_dict())
+    stage.task.usage = used
 
 
-def _finish(
-    request: RunRequest, stage: Stage, journal: Journal, engine: str, process: Process | None, ending: Ending,
-    denial: Deny | None, watcher: Watcher,
-) -> Result:  # fmt: skip
+@dataclass(slots=True)
+class _Watched:
+    """What is looked at while a task runs. `wake` becomes readable when `exceeded` has something to say."""
+
+    wake: int
+    budget: OutputBudget
+    exceeded: Callable[[], str]
+    usage: usage.Usage = field(default_factory=usage.Usage)
+
+
+@contextlib.contextmanager
+def _watched(stage: Stage) -> Iterator[_Watched]:
+    """Watch what a task uses, and whether somebody wants it to end. Afterwards `usage` holds what was seen."""
+    plot, sandbox, limits, journal = stage.plot, stage.sandbox, stage.confined.plan.limits, stage.run.journal
+    node, tree = plot.node, stage.run.tree
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    stage.descriptors += [wake_read, wake_write]
+
+    def wake() -> None:
+        with contextlib.suppress(OSError):
+            os.write(wake_write, b"!")
+
+    def seen(cpu_seconds: float, memory: int, processes: int) -> None:
+        if over := tree.measured(node, cpu_seconds, memory, processes):
+            with contextlib.suppress(JournalError):  # the next thing that happens will fail to be recorded
+                journal.append(event.BUDGET_EXCEEDED, task=node.path, budget=over)
+
+    watched_cap = None if getattr(sandbox.container, "limits_by", "docker") else limits.memory
+    quota = None
+    if stage.layer is not None:
+        quota = usage.Quota(str(stage.layer.folder), plot.envelope.profile.sandbox.layer_size)
+    watch = usage.UsageWatch(sandbox.container.init_pid, watched_cap, wake, quota, seen)
+    watched = _Watched(wake_read, OutputBudget(limits.output, wake), lambda: node.stopped or watch.exceeded)
+    tree.running(node, lambda _reason: wake())
+    watch.start()
+    try:
+        yield watched
+    finally:
+        watched.usage = watch.stop()
+        watched.usage.output_bytes = watched.budget.written
+
+
+@contextlib.contextmanager
+def session(request: RunRequest, watcher: Watcher | None = None) -> Iterator[Session]:
+    """Open a task without a command of its own: its caller starts programs in it, until the context ends.
+
+    Then its changes land like any other's, and `result` is there. `request.argv` names it in the record. Raises what
+    `run` raises.
+    """
+    with opened(request, watcher or Watcher()) as (here, plot):
+        with staged(here, plot) as stage:
+            open_session = Session(stage)
+            if here.watcher.started is not None:
+                here.watcher.started(_header(stage))
+            with _watched(stage) as watched:
+                ender = threading.Thread(target=open_session.end_when_exceeded, args=(watched,), daemon=True)
+                ender.start()
+                try:
+                    yield open_session
+                finally:
+                    open_session.over()
+                    ender.join()
+                    _end_below(stage)
+                    stage.sandbox.kill()
+            _account(stage, watched.usage)
+            open_session.result = _finish(stage, None, open_session.ending, None)
+            here.journal.append(event.RUN_FINISHED, **open_session.result.summary())
+        here.tree.ended(plot.node, open_session.result.status)
+
+
+class Session:
+    """A task that is open for its caller's programs. `result` is there when the session is over."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.ending = Ending()
+        self.result: Result | None = None
+        self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def over(self) -> None:
+        """It ends as it should."""
+        os.eventfd_write(self._over, 1)
+
+    def end_when_exceeded(self, watched: _Watched) -> None:
+        """Kill everything when a limit or a budget says so, or somebody asks for it."""
+        seconds = self.stage.confined.plan.limits.seconds
+        try:
+            ready, _, _ = select.select([watched.wake, self._over], [], [], seconds)
+            if self._over in ready:
+                return
+            over = watched.exceeded()
+            self.ending.timed_out = not ready
+            self.ending.output_exceeded = watched.budget.exceeded
+            self.ending.memory_exceeded, self.ending.layer_exceeded = over == "memory", over == "layer"
+            self.ending.stopped = over if over not in ("memory", "layer") else ""
+            self.stage.sandbox.kill()
+        finally:
+            if self._over not in ready:
+                select.select([self._over], [], [])
+            os.close(self._over)
+
+
+def _end_below(stage: Stage) -> None:
+    """End the sub-tasks: nobody is there any more to take their results. What they changed is kept.
+
+    INVARIANT: none begins after that: in a task that lands, the tree makes no room for one (tests/task/test_tree.py).
+    """
+    stage.run.tree.landing(stage.plot.node)
+    left = stage.run.tree.stop_below(stage.plot.node, "parent", seconds=STOP_SECONDS)
+    if left:
+        raise BrokerError(f"sub-tasks did not end within {STOP_SECONDS:.0f} s: {', '.join(left)}")
+
+
+def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny | None) -> Result:
     """Look for survivors, record how it ended, and say so."""
-    task, sandbox = stage.task, stage.sandbox
+    task, sandbox, journal = stage.task, stage.sandbox, stage.run.journal
+    _end_below(stage)
     sandbox.kill()
     stage.masks.close()
     task.oom = task.oom or sandbox.container.oom_killed() or ending.memory_exceeded
@@ -285,120 +398,39 @@ def _finish(
     ):  # fmt: skip
         if exceeded:
             journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
-    changes = _settle(request, stage, journal, watcher, sound=not lost and not ending.layer_exceeded)
+    if ending.stopped:
+        journal.append(event.TASK_KILLED, task=task.path, reason=ending.stopped)
+    changes = _settle(stage, sound=not lost and not ending.layer_exceeded and not ending.stopped)
     task.denials.finish()
+    task.below.finish()
     common = {
-        "engine": engine, "layers": stage.layers, "journal": journal.path, "run": journal.run, "task": task,
+        "engine": stage.run.engine.name, "layers": stage.layers, "journal": journal.path, "run": journal.run, "task": task,
         "changes": changes,
     }  # fmt: skip
     result = refused(denial, **common) if denial is not None else finished(process, ending, **common)
     journal.append(event.TASK_FINISHED, task=task.path, **result.summary())
-    diagnose("task.finished", run=journal.run, status=result.status, exit_code=result.exit_code, denials=result.denied_count)
-    journal.append(event.RUN_FINISHED, **result.summary())
+    diagnose(
+        "task.finished", run=journal.run, task=task.path, status=result.status, exit_code=result.exit_code,
+        denials=result.denied_count,
+    )  # fmt: skip
     return result
 
 
-def _settle(
-    request: RunRequest, stage: Stage, journal: Journal, watcher: Watcher, *, sound: bool
-) -> dict[str, Any]:
+def _settle(stage: Stage, *, sound: bool) -> dict[str, Any]:
     """Land what the task changed, as far as its profile permits; nothing, if it did not end as it should."""
     if stage.layer is None:
         return {}
-    land = request.land if sound and stage.sandbox.failure is None else "never"
     how = Settlement(
-        land=land, ask=watcher.land, keep=tuple(broker_itself(stage.layer.manifest.workspace)),
-        aliases=stage.workspace.aliases,
+        land=stage.plot.land if sound and stage.sandbox.failure is None else "never", ask=stage.run.watcher.land,
+        keep=tuple(broker_itself(stage.layer.manifest.workspace)), aliases=stage.plot.workspace.aliases,
     )  # fmt: skip
-    return settle(stage.layer, stage.task, journal, how)
-
-
-def _layer(request: RunRequest, workspace: Workspace, engine: Engine, journal: Journal) -> Layer | None:
-    """Make the layer that the task's changes go to, if they are not to go to the real files."""
-    if not workspace.overlay:
-        return None
-    parts = tuple((path, facts.st_dev, facts.st_ino) for path, facts in ((p, os.stat(p, follow_symlinks=False)) for p in workspace.parts()))
-    manifest = Manifest(
-        run=journal.run, workspace=workspace.path, uid=workspace.uid, gid=workspace.gid, profile=request.profile.name,
-        digest=request.profile.digest, trust=request.trust.label, engine=engine.name, began=file_clock(),
-        owner=str(OwnerMark.mine()), parts=parts,
-    )  # fmt: skip
-    return make_layer(layers_base(request.state_dir or state_dir()), manifest)
+    return settle(stage.layer, stage.task, stage.run.journal, how)
 
 
 @contextlib.contextmanager
-def _journal(request: RunRequest) -> Iterator[Journal]:
-    journal = Journal.create(request.state_dir or state_dir())
+def _journal(state: Path) -> Iterator[Journal]:
+    journal = Journal.create(state)
     try:
         yield journal
     finally:
         journal.close()
-
-
-@contextlib.contextmanager
-def _stage(
-    request: RunRequest, workspace: Workspace, engine: Engine, journal: Journal, watcher: Watcher
-) -> Iterator[Stage]:
-    """Make the sandbox, prove its layers, and record both. On the way out, nothing of it is left."""
-    base = runtime_base()
-    recovered = recover_landings(layers_base(request.state_dir or state_dir()))
-    if swept := [*engine.sweep(), *sweep_task_folders(base), *recovered]:
-        journal.append(event.SANDBOX_SWEPT, removed=swept)
-    folder = make_task_folder(base, journal.run, workspace.uid, workspace.gid)
-    sandbox: Sandbox | None = None
-    layer: Layer | None = None
-    masks: Masks | None = None
-    try:
-        layer = _layer(request, workspace, engine, journal)
-        envelope = Envelope(profile=request.profile, trust=request.trust)
-        confined = confinement.confine(
-            envelope, workspace, task=journal.run, run_dir=str(folder), engine=engine.name, command=request.argv,
-            overlays=layer.overlays() if layer is not None else (),
-        )  # fmt: skip
-        task = Task(
-            path=event.ROOT, envelope=envelope, context=confined.context, journal=journal, run_dir=str(folder),
-            tell=watcher.denied,
-        )  # fmt: skip
-        task.lands = workspace.parts()
-        masks = Masks(folder, workspace.masked, task.secret_opened)
-        journal.append(
-            event.TASK_CREATED, task=task.path, profile=request.profile.name, trust=request.trust.label,
-            effects=envelope.effects, context=confined.context, protected=workspace.protected,
-            masked=workspace.masked, limits=confined.plan.limits, notes=workspace.notes,
-        )  # fmt: skip
-        began = time.monotonic()
-        sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
-        mounts.prove_mounts(sandbox.container.init_pid, confined.plan, sandbox.container.overlay_words)
-        if engine.name == "docker":
-            task.files_at = f"/proc/{sandbox.container.init_pid}/root"
-        facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
-        journal.append(
-            event.NETWORK_INSPECTED, task=task.path, links=facts.links, routes=facts.routes,
-            proc_links=facts.witnessed_links, isolated=facts.isolated,
-        )  # fmt: skip
-        limits_by = getattr(sandbox.container, "limits_by", "docker")
-        layers = status.judge_layers(request.profile, sandbox.hello, sandbox.proofs, facts, limits_by)
-        journal.append(
-            event.LAYERS_PROVEN, task=task.path, engine=engine.name, layers=layers, landlock_abi=sandbox.hello.landlock_abi,
-            proofs=[[proof.name, proof.result.value, proof.evidence] for proof in sandbox.proofs],
-        )  # fmt: skip
-        if layer is not None:
-            layer.wait_for_the_clock()
-        masks.watch(folder)
-        sandbox.listen()
-        diagnose(
-            "sandbox.ready", run=journal.run, engine=engine.name, guard_pid=sandbox.container.init_pid, limits_by=limits_by,
-            milliseconds=round((time.monotonic() - began) * 1000, 1),
-        )  # fmt: skip
-        namespace = usage.pid_namespace(sandbox.container.init_pid)
-        stage = Stage(task, sandbox, confined, layers, folder, masks, workspace, layer, namespace)
-        yield stage
-        for descriptor in stage.descriptors:
-            os.close(descriptor)
-    finally:
-        if sandbox is not None:
-            sandbox.close()
-        if masks is not None:
-            masks.close()
-        if layer is not None:
-            layer.leave()
-        remove_task_folder(folder)

@@ -8,6 +8,7 @@ USAGE = 64  # the names and numbers 64 to 78 are those of sysexits.h
 BAD_PROFILE = 65
 INTERNAL = 70
 CANNOT_JOURNAL = 73
+BUDGET = 75
 DENIED = 77
 CANNOT_ENFORCE = 78
 TIMEOUT = 124  # as timeout(1)
@@ -22,6 +23,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (BAD_PROFILE, "a profile cannot be used"),
     (INTERNAL, "broker or its guard failed; nothing runs on without them"),
     (CANNOT_JOURNAL, "what happens could not be recorded, so it did not happen"),
+    (BUDGET, "a budget that sub-tasks share is used up"),
     (DENIED, "the profile does not permit this at all"),
     (CANNOT_ENFORCE, "this host cannot enforce a layer that the profile requires"),
     (TIMEOUT, "the time limit was reached"),

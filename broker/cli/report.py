@@ -75,8 +75,8 @@ class Reporter:
         more = f" and {len(paths) - 4} more" if len(paths) > 4 else ""
         return ", ".join(names) + more
 
-    def denied(self, tool: str, denial: Deny) -> None:
-        """Print one refusal as it happens."""
+    def denied(self, task: str, tool: str, denial: Deny) -> None:
+        """Print one refusal as it happens; of a sub-task, with its place in the tree."""
         if self._quiet or not self._live:
             return
         row: DenialRow = {
@@ -85,6 +85,8 @@ class Reporter:
             "rule": denial.rule, "layer": denial.layer.value, "hint": denial.hint,
             "approvable": denial.approvable, "count": 1,
         }  # fmt: skip
+        if task != "root":
+            row["of"] = task
         self._write(denial_lines(row, self._colours))
 
     def may_land(self, judged: Judged) -> bool:
@@ -113,6 +115,8 @@ class Reporter:
         words = [f"{result.status}: {how}" + (f" ({result.reason})" if result.reason else "")]
         if result.usage:
             words.append(f"{result.usage['wall_seconds']:.1f} s, {int(result.usage['peak_memory']) >> 20} MiB at most")
+        if result.denied_below:
+            words.append(paint(f"{result.denied_below} refused in sub-tasks", "red"))
         if result.denied_count:
             counts = Counter[str]()
             for row in result.denials:
@@ -166,7 +170,11 @@ def denial_lines(row: DenialRow, colours: Colours) -> str:
     """Return a refusal in three short lines: what and which class, why, what to do instead."""
     times = f"  ×{row['count']}" if row["count"] > 1 else ""
     return (
-        f"{colours.paint('denied', 'red', 'bold')}  {colours.risk(row['class'])}  {shorten(escape(row['what']), 100)}{times}\n"
+        f"{colours.paint('denied', 'red', 'bold')}  {colours.risk(row['class'])}  {shorten(escape(row['what']), 100)}{times}{_of(row)}\n"
         f"{MARGIN}{escape(row['reason'])}  [{row['rule']} · {row['layer']}]\n"
         f"{MARGIN}→ {escape(row['hint'])}\n"
     )
+
+
+def _of(row: DenialRow) -> str:
+    return f"  (in {escape(row['of'])})" if "of" in row else ""

@@ -73,6 +73,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     from broker.cli.report import Reporter
     from broker.decide.trust import Trust
     from broker.profiles.load import load_profile
+    from broker.serve.inside import answer
     from broker.supervisor import RunRequest, Watcher
     from broker.supervisor import run as supervise
 
@@ -85,8 +86,10 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
         stdout=2 if args.json else 1, seconds=_seconds(args.timeout), land=args.land,
+        profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
-    result = supervise(request, Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land))
+    watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer)
+    result = supervise(request, watcher)
     reporter.finished(result)
     write_result(args, result.as_dict())
     return result.exit_code

@@ -40,13 +40,15 @@ class Ending:
     memory_exceeded: bool = False
     layer_exceeded: bool = False
     interrupted: int = 0
+    stopped: str = ""  # why somebody outside ended it: killed, budget, parent
     output_lost: str = ""  # why a stream of ours could not take what the command wrote
 
     @property
     def ours(self) -> bool:
         """Whether we ended it."""
         return (
-            self.timed_out or self.output_exceeded or self.memory_exceeded or self.layer_exceeded or self.interrupted != 0
+            self.timed_out or self.output_exceeded or self.memory_exceeded or self.layer_exceeded
+            or self.interrupted != 0 or self.stopped != ""
         )
 
 
@@ -79,7 +81,11 @@ class OutputBudget:
             return allowed
 
 
-def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
+Sink = Callable[[bytes], None]  # takes what was written, as it comes
+Source = Callable[[], bytes]  # returns what comes next, b"" at the end
+
+
+def copy_stream(source: int, target: int | Sink, budget: OutputBudget | None) -> None:
     """Copy until the source ends, without a copy through this process where the kernel can splice.
 
     Closes `source`. A target that is closed (EPIPE) ends the copy: the writer then gets SIGPIPE, as it
@@ -88,9 +94,11 @@ def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
     # A cap needs to see the bytes. And splice(2) reads a file's position before it waits for data, so that it
     # would write over what somebody else (our own reports on the same stderr) wrote meanwhile.
     try:
-        spliceable = (budget is None or budget.unlimited) and not stat.S_ISREG(os.fstat(target).st_mode)
+        spliceable = (
+            isinstance(target, int) and (budget is None or budget.unlimited) and not stat.S_ISREG(os.fstat(target).st_mode)
+        )
         while True:
-            if spliceable:
+            if spliceable and isinstance(target, int):
                 try:
                     moved = os.splice(source, target, CHUNK)
                 except BlockingIOError:  # somebody made our descriptor non-blocking, for all who share it
@@ -112,7 +120,10 @@ def copy_stream(source: int, target: int, budget: OutputBudget | None) -> None:
                 return
             if budget is not None:
                 data = data[: budget.take(len(data))]
-            write_all(target, data)
+            if isinstance(target, int):
+                write_all(target, data)
+            else:
+                target(data)
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
             raise
@@ -130,11 +141,11 @@ def write_all(target: int, data: bytes) -> None:
             select.select([], [target], [])
 
 
-def feed_stdin(source: int, target: int) -> None:
+def feed_stdin(source: int | Source, target: int) -> None:
     """Copy our stdin into the process's, and close its end when ours ends."""
     try:
         with contextlib.suppress(OSError):
-            while data := _read_when_ours(source):
+            while data := _read_when_ours(source) if isinstance(source, int) else source():
                 write_all(target, data)
     finally:
         os.close(target)
@@ -166,8 +177,9 @@ class Streams:
     """Three pipes: the inside ends to hand over, the outside ends served by threads."""
 
     def __init__(
-        self, stdin: int, stdout: int, stderr: int, budget: OutputBudget, *, owner: tuple[int, int] | None = None
-    ) -> None:
+        self, stdin: int | Source, stdout: int | Sink, stderr: int | Sink, budget: OutputBudget, *,
+        owner: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         """Open the pipes. A stdin of -1 gives the process an empty one.
 
         `owner` (uid, gid) is the task's user, when that is another than ours: /dev/stdout leads to the pipe, and
@@ -188,7 +200,7 @@ class Streams:
             threading.Thread(target=self._copy, args=("stdout", out_read, stdout, budget), daemon=True),
             threading.Thread(target=self._copy, args=("stderr", err_read, stderr, budget), daemon=True),
         ]
-        if stdin < 0:
+        if stdin == -1:
             os.close(in_write)
             self._input = None
         else:
@@ -201,7 +213,7 @@ class Streams:
         for thread in (*self._outputs, *([self._input] if self._input else [])):
             thread.start()
 
-    def _copy(self, name: str, source: int, target: int, budget: OutputBudget) -> None:
+    def _copy(self, name: str, source: int, target: int | Sink, budget: OutputBudget) -> None:
         try:
             copy_stream(source, target, budget)
         except OSError as error:
@@ -283,6 +295,7 @@ class _Watch:
         elif over := self.exceeded():
             self.ending.memory_exceeded = over == "memory"
             self.ending.layer_exceeded = over == "layer"
+            self.ending.stopped = over if over not in ("memory", "layer") else ""
         elif self.deadline is not None and now >= self.deadline:
             self.ending.timed_out = True
         elif self.stop_at is None or now < self.stop_at:

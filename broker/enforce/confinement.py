@@ -20,9 +20,10 @@ from broker.enforce.workspace import Workspace
 from broker.errors import UsageError
 
 HOME = "/home/agent"
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CLIENT_FOLDER = "/run/broker/bin"
+PATH = f"{CLIENT_FOLDER}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")
-EXECUTABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run/broker/guard")
+EXECUTABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run/broker/guard", CLIENT_FOLDER)
 QUIET = (
     "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx",
     "/dev/pts/ptmx", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/console",
@@ -41,22 +42,28 @@ class Confinement:
 
 def confine(
     envelope: Envelope, workspace: Workspace, *, task: str, run_dir: str, engine: str, command: tuple[str, ...],
-    overlays: tuple[Overlay, ...] = (),
+    overlays: tuple[Overlay, ...] = (), cwd: str = "", calls: bool = False,
 ) -> Confinement:
-    """Derive the container and the guard's setup from what the envelope permits."""
+    """Derive the container and the guard's setup from what the envelope permits.
+
+    `cwd` is where the command starts ('': the workspace). `calls`: what runs inside may call the broker.
+    """
     profile = envelope.profile
     roots = (HOME, *SCRATCH, "/dev/pts")
     writable: tuple[str, ...] = roots if workspace.read_only else (workspace.path, *roots)
     if workspace.git_folder and workspace.git_labelled and not workspace.read_only:
         writable += (workspace.git_folder,)
     context = Context(
-        cwd=workspace.path, home=HOME, workspace=workspace.path, scratch=SCRATCH,
+        cwd=cwd or workspace.path, home=HOME, workspace=workspace.path, scratch=SCRATCH,
         # The workspace also where it is read-only: its programs are the task's, not the system's.
         writable=tuple(dict.fromkeys((workspace.path, *writable))),
     )  # fmt: skip
     return Confinement(
         plan=_plan(profile, workspace, task, run_dir, overlays),
-        setup=_setup(envelope, workspace, writable, executes_in_place=_starts_in(workspace.path, command)),
+        setup=_setup(
+            envelope, workspace, writable, executes_in_place=_starts_in(workspace.path, command), calls=calls,
+            views=tuple(overlay.target for overlay in overlays if overlay.layer),
+        ),
         context=context,
     )
 
@@ -86,7 +93,8 @@ def _plan(
 
 
 def _setup(
-    envelope: Envelope, workspace: Workspace, writable: tuple[str, ...], *, executes_in_place: bool
+    envelope: Envelope, workspace: Workspace, writable: tuple[str, ...], *, executes_in_place: bool, calls: bool,
+    views: tuple[str, ...],
 ) -> wire.Setup:
     profile = envelope.profile
     runs_own_code = Risk.CODE_EXECUTION in envelope.effects or bool(profile.allowlist) or executes_in_place
@@ -100,12 +108,14 @@ def _setup(
         rules.append(wire.LandlockRule(rights="rx", path=workspace.path))
     optional = "landlock" not in profile.requires
     flags = wire.SetupFlag.SELF_TEST | wire.SetupFlag.FILE_CHANGES
+    if calls:
+        flags |= wire.SetupFlag.CALLS
     if optional:
         flags |= wire.SetupFlag.NO_LANDLOCK_IS_ACCEPTABLE
     return wire.Setup(
         flags=flags, answer_timeout_ms=ANSWER_TIMEOUT_MS, live_limit=profile.sandbox.pids or 0, nofile=65_536,
         landlock=tuple(rules), writable_roots=_labelled_roots(workspace, writable), quiet_paths=QUIET, watched_names=WATCHED_NAMES,
-        watched_env=WATCHED_ENV, selftest_exec="/bin/true", selftest_write="/usr/.broker-self-test",
+        watched_env=WATCHED_ENV, selftest_exec="/bin/true", selftest_write="/usr/.broker-self-test", views=views,
     )  # fmt: skip
 
 
@@ -121,8 +131,10 @@ def _starts_in(workspace: str, command: tuple[str, ...]) -> bool:
     return os.path.realpath(os.path.join(workspace, command[0])).startswith(workspace + "/")
 
 
-def environment(profile: Profile, *, read_only: bool, terminal: bool) -> tuple[str, ...]:
-    """Return the whole environment of a task: fixed names, what the profile passes in, what it sets."""
+def environment(
+    profile: Profile, *, read_only: bool, terminal: bool, extra: tuple[tuple[str, str], ...] = ()
+) -> tuple[str, ...]:
+    """Return the whole environment of a task: fixed names, what the profile passes in, what it sets, and `extra`."""
     values = {
         "HOME": HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash", "PATH": PATH,
         "TMPDIR": "/tmp", "LANG": "C.UTF-8",
@@ -137,5 +149,5 @@ def environment(profile: Profile, *, read_only: bool, terminal: bool) -> tuple[s
     for name in profile.env.passed:
         if name in os.environ:
             values[name] = os.environ[name]
-    values |= dict(profile.env.set)
+    values |= dict(profile.env.set) | dict(extra)
     return tuple(f"{name}={value}" for name, value in values.items())

@@ -14,6 +14,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
 from broker.enforce import confinement, network, status, wire
+from broker.enforce.calls import CallLine
 from broker.enforce.choose import engine_named
 from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Sandbox
@@ -43,6 +44,9 @@ class _NobodyAsks:
 
     def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
         return wire.Answer(request=asked.request, allow=False)
+
+    def call_came(self, line: CallLine) -> None:
+        line.hang_up()
 
     def noted(self, message: wire.Note | wire.Executed) -> None:
         return

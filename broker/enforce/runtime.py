@@ -150,7 +150,11 @@ def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
     with _one_at_a_time(base):
         folder.mkdir(mode=0o700)
         (folder / "owner").write_text(str(OwnerMark.mine()), encoding="ascii")
-    os.link(guard_binary(base), folder / "guard")
+    guard = guard_binary(base)
+    os.link(guard, folder / "guard")
+    (folder / "bin").mkdir(mode=0o755)
+    (folder / "bin").chmod(0o755)
+    os.link(guard, folder / "bin" / "broker")  # the same program is the client: its name says which
     (folder / "denials.jsonl").touch(0o644)
     home = "/home/agent"
     (folder / "passwd").write_text(

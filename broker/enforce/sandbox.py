@@ -21,6 +21,7 @@ from typing import Protocol
 from broker.decide.verdict import Allow
 from broker.enforce import wire
 from broker.enforce.bubblewrap_engine import BubblewrapContainer, explain
+from broker.enforce.calls import CallLine
 from broker.enforce.engine import Container, Engine, Plan
 from broker.errors import BrokerError, GuardError, HostCannotEnforce
 
@@ -40,6 +41,9 @@ class Judge(Protocol):
 
     def noted(self, message: wire.Note | wire.Executed) -> None:
         """Record something that happened."""
+
+    def call_came(self, line: CallLine) -> None:
+        """Serve a process of the sandbox that calls, on another thread: return at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,7 @@ class Sandbox:
         self._judge = judge
         self._link = container.link
         self._processes: dict[int, Process] = {}
+        self._calls: dict[int, CallLine] = {}
         self._numbers = iter(range(1, 1 << 31))
         self._lock = threading.Lock()
         self._closed = False
@@ -260,6 +265,8 @@ class Sandbox:
             self._link.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+        for line in list(self._calls.values()):
+            line.gone()
         for process in self._processes.values():
             if not process.over:
                 process.settle(None)
@@ -285,10 +292,17 @@ class Sandbox:
                 self._processes[message.spawn].pause(0)
             case wire.Idle():
                 pass
+            case wire.Call():
+                line = self._calls[message.call] = CallLine(message.call, message.pid, self._send)
+                self._judge.call_came(line)
+            case wire.CallData():
+                self._calls[message.call].put(message.data)
+            case wire.CallTaken():
+                self._calls[message.call].taken()
+            case wire.CallGone():
+                self._calls.pop(message.call).gone()
             case wire.Fatal():
                 raise GuardError(f"the guard gave up at {message.step}: {os.strerror(message.error)}")
-            case wire.Call() | wire.CallData() | wire.CallTaken() | wire.CallGone():
-                raise GuardError("a call that nobody asked for")
             case wire.Hello() | wire.Ready():
                 raise GuardError("the guard greeted twice")
 

@@ -15,6 +15,7 @@ from broker.enforce.layer import folder_size
 FIRST_LOOK = 0.05
 INTERVAL = 0.2
 WATCH_INTERVAL = 0.05
+FRESH = 0.04
 LEAST = 4096  # bytes that a file counts for
 
 
@@ -85,12 +86,17 @@ class UsageWatch:
     """Samples a task's process tree on a thread. `exceeded` says what passed its limit: memory or layer."""
 
     def __init__(
-        self, init_pid: int, memory_cap: int | None, notify: Callable[[], None], quota: Quota | None = None
-    ) -> None:
-        """Watch the descendants of `init_pid`; a cap here is for hosts where no control group can be made."""
+        self, init_pid: int, memory_cap: int | None, notify: Callable[[], None], quota: Quota | None = None,
+        seen: Callable[[float, int, int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Watch the descendants of `init_pid`; a cap here is for hosts where no control group can be made.
+
+        `seen` is told of each look: processor seconds so far, bytes and processes now.
+        """
         self.usage = Usage()
         self.exceeded = ""
         self._quota = quota
+        self._seen = seen
         self._init_pid = init_pid
         self._cap = memory_cap
         self._notify = notify
@@ -130,8 +136,9 @@ class UsageWatch:
 
     def _look(self, psutil: Any) -> None:  # a module, imported late
         memory = count = 0
-        for process in psutil.Process(self._init_pid).children(recursive=True):
+        for pid in processes_below(self._init_pid):
             try:
+                process = psutil.Process(pid)
                 with process.oneshot():
                     key = (process.pid, process.create_time())
                     times = process.cpu_times()
@@ -146,6 +153,8 @@ class UsageWatch:
         usage.samples += 1
         usage.peak_memory = max(usage.peak_memory, memory)
         usage.peak_processes = max(usage.peak_processes, count)
+        if self._seen is not None:
+            self._seen(sum(self._cpu.values()), memory, count)
         over = ""
         if self._cap is not None and memory > self._cap:
             over = "memory"
@@ -154,6 +163,57 @@ class UsageWatch:
         if over and not self.exceeded:
             self.exceeded = over
             self._notify()
+
+
+class _Parents:
+    """Who is whose child, of all processes: looked at by one watch for all that look within a moment.
+
+    A run may have a hundred tasks, and to read the whole of /proc for each of them costs more than they do.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._children: dict[int, list[int]] = {}
+        self._at = 0.0
+
+    def below(self, pid: int) -> list[int]:
+        with self._lock:
+            if time.monotonic() - self._at > FRESH:
+                self._children = _children()
+                self._at = time.monotonic()
+            children = self._children
+        found: list[int] = []
+        pending = [pid]
+        while pending:
+            below = children.get(pending.pop(), [])
+            found += below
+            pending += below
+        return found
+
+
+_parents = _Parents()
+
+
+def processes_below(pid: int) -> list[int]:
+    """Return the descendants of a process, as they were at most FRESH seconds ago. Raises psutil.NoSuchProcess."""
+    if not os.path.exists(f"/proc/{pid}"):
+        import psutil
+
+        raise psutil.NoSuchProcess(pid)
+    return _parents.below(pid)
+
+
+def _children() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", "rb", buffering=0) as file:
+                    text = file.read(512)
+            except OSError:
+                continue
+            children.setdefault(int(text.rpartition(b")")[2].split(None, 2)[1]), []).append(int(entry))
+    return children
 
 
 def pid_namespace(pid: int) -> int:

@@ -12,7 +12,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker.enforce.aliases import Alias, of_git, within
@@ -51,6 +51,7 @@ class Workspace:
     notes: tuple[str, ...] = ()
     overlay: bool = False
     aliases: tuple[Alias, ...] = ()  # other names of what is in it, which decide when a change lands
+    secrets: tuple[tuple[str, str], ...] = ()  # what looks like one: its path, and the name that may be shown ('': none may)
     inner_mounts: tuple[str, ...] = ()  # other file systems below it, which an overlay does not show by itself
 
     def parts(self) -> tuple[str, ...]:
@@ -58,6 +59,16 @@ class Workspace:
         if not self.overlay:
             return ()
         return (self.path, self.git_folder) if self.git_folder and self.git_labelled else (self.path,)
+
+    def for_child(self, *, read_only: bool, shown: tuple[str, ...]) -> Workspace:
+        """Return what a sub-task sees of it: copy-on-write or read-only, and no secret that this one does not show."""
+        hidden = {path for path, name in self.secrets if not name or name not in shown}
+        if self.read_only and not self.overlay:
+            return replace(self, masked=tuple(sorted({*self.masked, *hidden})))
+        inner = self.inner_mounts or submounts(self.path)
+        return replace(
+            self, read_only=read_only, overlay=True, inner_mounts=inner, masked=tuple(sorted({*self.masked, *hidden}))
+        )
 
     def binds(self) -> Iterator[Bind]:
         """The binds, outer before inner."""
@@ -90,7 +101,8 @@ def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> W
     _refuse_unsuitable(real, facts.st_uid)
     notes: list[str] = []
     git_folder = _outside_git_folder(real, notes)
-    protected, masked = [], []
+    protected: list[str] = []
+    secrets: list[tuple[str, str]] = []
     own = broker_itself(real)
     if own:
         how = "changes never land" if mode == "overlay" else "read-only"
@@ -100,18 +112,19 @@ def survey(path: str, *, mode: str = "direct", shown: tuple[str, ...] = ()) -> W
         notes.append(f"{git_folder} is shown read-only (it is not called .git): git cannot commit")
     names: list[Alias] = []
     for root in (real, git_folder) if git_folder else (real,):
-        found, secrets, complete = _look_through(root, shown, names, protect=mode != "overlay")
+        found, here, complete = _look_through(root, names, protect=mode != "overlay")
         if not complete:
             raise WorkspaceRefused(root, f"it has more than {SURVEY_FOLDERS:,} folders, too many to look for secrets in")
         protected += found
-        masked += secrets
+        secrets += here
+    masked = {path for path, name in secrets if not name or name not in shown}
     inner = submounts(real) if mode == "overlay" else ()
     if inner:
         notes.append(f"{', '.join(inner)}: another file system, shown read-only")
     return Workspace(
         path=real, uid=facts.st_uid, gid=facts.st_gid, read_only=mode == "read-only", overlay=mode == "overlay",
         inner_mounts=inner, aliases=within((real, git_folder), names), protected=tuple(sorted({*protected, *own})),
-        masked=tuple(sorted(masked)), git_folder=git_folder, git_labelled=labelled, notes=tuple(notes),
+        masked=tuple(sorted(masked)), secrets=tuple(sorted(set(secrets))), git_folder=git_folder, git_labelled=labelled, notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -162,11 +175,11 @@ def _home_of(uid: int) -> str:
 
 
 def _look_through(
-    root: str, shown: tuple[str, ...], names: list[Alias], *, protect: bool
-) -> tuple[list[str], list[str], bool]:
+    root: str, names: list[Alias], *, protect: bool
+) -> tuple[list[str], list[tuple[str, str]], bool]:
     """Walk the folders for secrets and (`protect`) for protected paths, without following links.
 
-    What links lead to is added to `names`.
+    What links lead to is added to `names`. A secret comes with the name by which an operator may show it.
     """
     from broker.classify.paths import is_secret, protected_paths, secrets_among
 
@@ -174,12 +187,12 @@ def _look_through(
     first = {words[0].lower(): [] for words in patterns}  # type: dict[str, list[list[str]]]
     for words in patterns:
         first[words[0].lower()].append(words)
-    masked: list[str] = []
+    masked: list[tuple[str, str]] = []
     protected, doors = _inside_git(root) if _holder_of_git(root) else ([], [])
     protected += _of_git_itself(root, patterns)
     if os.path.basename(root) == ".git":
         names += of_git(root)
-    masked += doors
+    masked += [(door, "") for door in doors]
     folders = [root]
     opened = 0
     while folders:
@@ -206,25 +219,22 @@ def _look_through(
                     names += of_git(entry.path)
                     found, doors = _inside_git(entry.path)
                     protected += found
-                    masked += doors
+                    masked += [(door, "") for door in doors]
                 elif entry.name not in ("node_modules", "__pycache__"):
                     folders.append(entry.path)
             elif entry.is_symlink():
                 # A link called like a secret: what it leads to is the secret, whatever that is called.
                 real = os.path.realpath(entry.path)
                 names.append((real, entry.path))
-                if (
-                    entry.name not in shown and is_secret(entry.path)
-                    and real.startswith(root + "/") and os.path.isfile(real)
-                ):  # fmt: skip
-                    masked.append(real)
+                if is_secret(entry.path) and real.startswith(root + "/") and os.path.isfile(real):
+                    masked.append((real, entry.name))
             elif not entry.is_file(follow_symlinks=False):
                 # A program of the host listens at this socket, or reads this pipe: it is a door, not a file.
                 if _is_door(entry):
-                    masked.append(entry.path)
+                    masked.append((entry.path, ""))
             else:
                 files.append(entry.name)
-        masked += [os.path.join(folder, name) for name in secrets_among(files) if name not in shown]
+        masked += [(os.path.join(folder, name), name) for name in secrets_among(files)]
     return sorted(set(protected)), sorted(set(masked)), True
 
 

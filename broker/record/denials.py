@@ -9,7 +9,7 @@ that tries a million different things must not fill the memory.
 from __future__ import annotations
 
 import threading
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from broker.classify.risk import Risk
 from broker.decide.verdict import Deny
@@ -35,6 +35,7 @@ DenialRow = TypedDict(
         "hint": str,
         "approvable": bool,
         "count": int,
+        "of": NotRequired[str],  # the task that was denied, when it is a descendant
     },
 )
 
@@ -53,13 +54,13 @@ class DenialLog:
         self._others_written = 0
         self._others_risk = Risk.SAFE
 
-    def add(self, tool: str, denial: Deny, **fields: object) -> bool:
+    def add(self, tool: str, denial: Deny, *, of: str = "", **fields: object) -> bool:
         """Count a denial, and return whether it is a new one.
 
-        `tool` is what was used: exec, shell, write_file, connect … `fields` go into the event of a new
-        denial (pid, scope …). Raises JournalError when it cannot be recorded.
+        `tool` is what was used: exec, shell, write_file, connect … `of` is the descendant task that was denied; ''
+        is this one. `fields` go into the event of a new denial (pid, scope …). Raises JournalError when it cannot be recorded.
         """
-        key = _key(tool, denial)
+        key = _key(tool, denial, of)
         with self._lock:
             row = self._rows.get(key)
             if row is not None:
@@ -71,6 +72,8 @@ class DenialLog:
                 self._count_other(denial.risk)
                 return False
             row = _row(tool, denial)
+            if of:
+                row["of"] = of
             self._rows[key], self._written[key] = row, 1
             told = {name: value for name, value in row.items() if name != "count"}
             self._journal.append(event.TASK_DENIED, task=self._task, **{**fields, **told})
@@ -90,6 +93,7 @@ class DenialLog:
             what=row["what"],
             rule=row["rule"],
             count=row["count"],
+            **({"of": row["of"]} if "of" in row else {}),
         )
         self._written[key] = row["count"]
 
@@ -126,9 +130,9 @@ class DenialLog:
 _OTHERS = f"other denials, after the first {KEPT:,} different ones"
 
 
-def _key(tool: str, denial: Deny) -> bytes:
+def _key(tool: str, denial: Deny, of: str) -> bytes:
     # A digest: argv can be 128 KiB, and a thousand of those are kept.
-    text = f"{tool}\0{denial.rule}\0{denial.layer.value}\0{denial.what}"
+    text = f"{of}\0{tool}\0{denial.rule}\0{denial.layer.value}\0{denial.what}"
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -18,14 +18,14 @@ from broker.record.denials import DenialRow
 if TYPE_CHECKING:
     from broker.task.task import Task
 
-SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START = 70, 127, 126, 124, 126
+SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START, BUDGET = 70, 127, 126, 124, 126, 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """How a task ended. `exit_code` is what `broker` itself ends with."""
 
-    status: str  # finished, signalled, timeout, memory, output, layer, denied, not_found, failed
+    status: str  # finished, signalled, timeout, memory, output, layer, denied, not_found, killed, budget, failed
     exit_code: int
     reason: str = ""
     signal: str | None = None
@@ -33,28 +33,32 @@ class Result:
     oom: bool = False
     denials: tuple[DenialRow, ...] = ()
     denied_count: int = 0
+    denials_below: tuple[DenialRow, ...] = ()
+    denied_below: int = 0
     usage: dict[str, float | int] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     engine: str = ""
     layers: tuple[LayerStatus, ...] = ()
     journal: str = ""
     run: str = ""
+    task: str = "root"
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
         return {
             "status": self.status, "exit_code": self.exit_code, "reason": self.reason, "signal": self.signal,
             "timed_out": self.timed_out, "oom": self.oom, "denials": list(self.denials), "denied": self.denied_count,
+            "denials_below": list(self.denials_below), "denied_below": self.denied_below,
             "usage": self.usage, "changes": self.changes, "engine": self.engine,
             "layers": [{"name": layer.name, "effective": layer.effective, "evidence": layer.evidence} for layer in self.layers],
-            "journal": self.journal, "run": self.run,
+            "journal": self.journal, "run": self.run, "task": self.task,
         }  # fmt: skip
 
     def summary(self) -> dict[str, Any]:
         """Return what the journal's last events hold."""
         return {
             "status": self.status, "exit_code": self.exit_code, "reason": self.reason, "signal": self.signal,
-            "timed_out": self.timed_out, "oom": self.oom, "denials": self.denied_count, "usage": self.usage,
+            "timed_out": self.timed_out, "oom": self.oom, "denials": self.denied_count, "denials_below": self.denied_below, "usage": self.usage,
             "changes": self.changes.get("counts", {}),
         }  # fmt: skip
 
@@ -68,13 +72,14 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
     """Return the result of a command from how its process and its attachment ended."""
     task = common["task"]
     shared = _shared(**common)
-    assert process is not None
-    if process.failed is not None:
+    if process is not None and process.failed is not None:
         return _not_started(process.failed.error, process.failed.step, shared)
     if ending.timed_out:
         return Result(
             status="timeout", exit_code=TIMEOUT, timed_out=True, reason="the time limit was reached", **shared
         )
+    if ending.stopped:
+        return _stopped(ending.stopped, shared)
     if ending.output_exceeded:
         return Result(
             status="output", exit_code=128 + signal.SIGKILL, signal="SIGKILL",
@@ -85,7 +90,9 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
             status="layer", exit_code=128 + signal.SIGKILL, signal="SIGKILL",
             reason="the changes took more than they may (sandbox.layer_size); they are kept, not landed", **shared,
         )  # fmt: skip
-    if process.exited is None:
+    if process is None and not ending.ours:
+        return Result(status="finished", exit_code=0, oom=task.oom, reason=_MEMORY if task.oom else "", **shared)
+    if process is None or process.exited is None:
         if task.oom:
             return Result(
                 status="memory", exit_code=128 + signal.SIGKILL, signal="SIGKILL", oom=True, reason=_MEMORY, **shared
@@ -108,6 +115,22 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
         reason = f"its output could not be written ({ending.output_lost})"
         return Result(status="failed", exit_code=SETUP_FAILED, oom=task.oom, reason=reason, **shared)
     return Result(status="finished", exit_code=os.WEXITSTATUS(status), oom=task.oom, reason=reason, **shared)
+
+
+_STOPPED = {
+    "killed": "ended on request (broker tasks kill)",
+    "caller": "whoever asked for it is gone",
+    "parent": "the task above it has ended",
+}
+
+
+def _stopped(why: str, shared: dict[str, Any]) -> Result:
+    if why == "budget":
+        reason = "a budget that it shares with other sub-tasks is used up (delegate in the profile)"
+        return Result(status="budget", exit_code=BUDGET, reason=reason, **shared)
+    return Result(
+        status="killed", exit_code=128 + signal.SIGKILL, signal="SIGKILL", reason=_STOPPED.get(why, why), **shared
+    )
 
 
 _MEMORY = "the memory limit was reached (sandbox.memory)"
@@ -135,7 +158,8 @@ def _shared(
 ) -> dict[str, Any]:
     return {
         "engine": engine, "layers": layers, "journal": str(journal), "run": run,
-        "denials": tuple(task.denials.as_result()), "denied_count": task.denials.total,
+        "denials": tuple(task.denials.as_result()), "denied_count": task.denials.total, "task": task.path,
+        "denials_below": tuple(task.below.as_result()), "denied_below": task.below.total,
         "usage": task.usage.as_dict() if task.usage is not None else {}, "changes": changes,
     }  # fmt: skip
 

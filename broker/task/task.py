@@ -25,12 +25,14 @@ from broker.decide.envelope import Envelope
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.enforce import wire
+from broker.enforce.calls import CallEnded, CallLine
 from broker.enforce.usage import Usage
 from broker.errors import JournalError
 from broker.record import event
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal
 from broker.request.operation import Exec, FileAction, FileChange, Operation
+from broker.task.tree import Node, Tree
 
 NOTE_EVENTS = {
     wire.NoteKind.EXEC_RACE: event.EXEC_RACE,
@@ -70,6 +72,7 @@ _LANDING_JUDGES = frozenset({
 
 # The scope of what stands in front of the agent. Scope 0 is everybody else's: no grant, no choice of the operator.
 OPERATOR_SCOPE = 1
+CLIENT = "/run/broker/bin/broker"  # the guard's binary as a client of the broker (guard/client.c)
 
 
 @dataclass(slots=True)
@@ -133,10 +136,15 @@ class Task:
 
     def __init__(
         self, *, path: str, envelope: Envelope, context: Context, journal: Journal, run_dir: str,
-        tell: Callable[[str, Deny], None] | None = None,
+        tell: Callable[[str, Deny], None] | None = None, parent: Task | None = None, node: Node | None = None,
+        tree: Tree | None = None,
     ) -> None:  # fmt: skip
-        """Make a task. `tell` hears of each new denial at once."""
+        """Make a task. `tell` hears of each new denial at once; so does each task above."""
         self.path = path
+        self.parent = parent
+        self._node, self._tree = node, tree
+        self.below = DenialLog(journal, path)  # what was denied to its descendants
+        self.called: Callable[[CallLine], None] | None = None  # who answers a process of the sandbox that calls the broker
         self.envelope = envelope
         self.context = context
         self.denials = DenialLog(journal, path)
@@ -166,6 +174,18 @@ class Task:
         `at_gate`: what a shell starts will be asked about again, one by one (broker/decide/deferral.py), and what
         is written to a file whose content decides is looked at when it lands.
         """
+        assessment, verdict = self.consider(operation, scope=scope, at_gate=at_gate)
+        if self._must_record(operation, scope, verdict):
+            kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
+            self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
+        if isinstance(verdict, Ask):
+            verdict = nobody_to_ask(operation, verdict)
+        return assessment, verdict
+
+    def consider(
+        self, operation: Operation, *, scope: int = 0, at_gate: bool = False
+    ) -> tuple[Assessment, Verdict]:
+        """Classify and decide, and record nothing: it is only a question."""
         context = self._context_of(operation)
         assessment = classify(operation, context)
         grant = self._scopes[scope]
@@ -175,11 +195,6 @@ class Task:
         if at_gate and isinstance(verdict, Deny):
             verdict = starts_by_deferral(operation, assessment, self.envelope, context, scope=grant) or verdict
             verdict = self._left_to_landing(operation, grant) or verdict
-        if self._must_record(operation, scope, verdict):
-            kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
-            self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
-        if isinstance(verdict, Ask):
-            verdict = nobody_to_ask(operation, verdict)
         return assessment, verdict
 
     def _must_record(self, operation: Operation, scope: int, verdict: Verdict) -> bool:
@@ -207,17 +222,29 @@ class Task:
         return allowed
 
     def refuse(self, tool: str, denial: Deny) -> None:
-        """Make a denial loud: counted, recorded, told, and readable inside the sandbox."""
+        """Make a denial loud: counted, recorded, told, readable inside the sandbox; and the same in each task above.
+
+        INVARIANT: no ancestor is left out, however the task itself goes on (tests/conformance/test_delegation.py).
+        """
         if self.denials.add(tool, denial):
             self._write_denial(tool, denial)
             if self._tell is not None:
                 self._tell(tool, denial)
+        if self._tree is not None and self._node is not None:
+            self._tree.denied(self._node)
+        above = self.parent
+        while above is not None:
+            if above.below.add(tool, denial, of=self.path):
+                above._write_denial(tool, denial, of=self.path)
+            above = above.parent
 
     # What the guard asks
 
     def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
         """Answer a program start."""
         operation = Exec(argv=asked.argv, path=asked.path, program=asked.program, cwd=asked.cwd, env=asked.env)
+        if asked.program == CLIENT:
+            return self._client_starts(asked, operation)
         chosen = self.operator.take(asked)
         if chosen is not None:
             return wire.Answer(request=asked.request, allow=True, scope=chosen)
@@ -235,6 +262,14 @@ class Task:
         self._last_refused, self._refused_paths = attempt, {asked.path}
         self.refuse("exec", verdict)
         return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
+
+    def _client_starts(self, asked: wire.ExecAsked, operation: Exec) -> wire.Answer:
+        """Let the broker's own client start: what it asks for is judged when it asks, and its files are the kernel's business."""
+        allowed = Allow(layer=Layer.PROFILE, rule="broker.client", effects=frozenset({Risk.SAFE}))
+        if self._must_record(operation, asked.scope, allowed):
+            assessment = classify(operation, self._context_of(operation))
+            self._journal.append(event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed))
+        return wire.Answer(request=asked.request, allow=True, cache=True)
 
     def secret_opened(self, path: str) -> None:
         """Make it loud that something opened the empty file that is shown in the place of a secret."""
@@ -274,6 +309,11 @@ class Task:
                 "exec",
                 Deny(what=message.text or rule, effects=frozenset({risk}), layer=Layer.KERNEL, rule=rule, reason=reason, hint=hint),
             )
+
+    def call_came(self, line: CallLine) -> None:
+        """Have a call from inside served on a thread of its own."""
+        target = self.called if self.called is not None else _nobody_answers
+        threading.Thread(target=target, args=(line,), name=f"call-{self.path}", daemon=True).start()
 
     # The rest
 
@@ -351,18 +391,26 @@ class Task:
             self._scopes.append(grant)
             return len(self._scopes) - 1
 
-    def _write_denial(self, tool: str, denial: Deny) -> None:
+    def _write_denial(self, tool: str, denial: Deny, of: str = "") -> None:
         """Add a line to the list that the agent can read. Best effort: the journal is the record."""
         row = {
             "tool": tool, "what": denial.what, "class": denial.risk.label,
             "effects": [risk.label for risk in sorted(denial.effects)], "layer": denial.layer.value,
             "rule": denial.rule, "reason": denial.reason, "hint": denial.hint, "approvable": denial.approvable,
         }  # fmt: skip
+        if of:
+            row["of"] = of
         try:
             with open(self._denials_file, "a", encoding="ascii") as file:
                 file.write(json.dumps(row) + "\n")
         except OSError:
             return
+
+
+def _nobody_answers(line: CallLine) -> None:
+    with contextlib.suppress(CallEnded):
+        line.write(b"broker: this task takes no calls\n", stderr=True)
+        line.exit(69)
 
 
 def _note(denial: Deny) -> str:

@@ -1,0 +1,130 @@
+"""Step 4: a call: a process of the sandbox that talks to the broker, through the guard.
+
+In: packets, as the guard relays them. Out: the client's words, and frames for it. Who calls is known by the link that
+the call came over: a sandbox has one task. Nothing that a caller writes says who it is.
+
+A call is served on a thread of its own. The link's thread only puts packets here, and never waits.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from broker.enforce import wire
+
+MOST_PACKET = 60 * 1024  # of a frame; the guard takes 64 KiB
+MOST_WORDS = 192 * 1024
+Send = Callable[[wire.Reply | wire.CallNext | wire.HangUp], None]
+
+
+class CallEnded(Exception):
+    """The caller is gone, or broke the rules. Nobody is there to hear an answer."""
+
+
+class CallLine:
+    """One call. `closed` is set when the caller is gone."""
+
+    def __init__(self, call: int, pid: int, send: Send) -> None:
+        """Take a call; `send` puts a message on the guard's link."""
+        self.call, self.pid = call, pid
+        self.closed = threading.Event()
+        self._send = send
+        self._packets: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._free = threading.Event()  # the last reply was delivered
+        self._free.set()
+        self._sending = threading.Lock()
+        self._gone: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    # From the link's thread
+
+    def put(self, data: bytes) -> None:
+        """A packet came."""
+        self._packets.put(data)
+
+    def taken(self) -> None:
+        """The last reply was delivered."""
+        self._free.set()
+
+    def gone(self) -> None:
+        """The caller is gone, or the sandbox is."""
+        with self._lock:
+            if self.closed.is_set():
+                return
+            self.closed.set()
+            waiting = list(self._gone)
+        self._packets.put(None)
+        self._free.set()
+        for tell in waiting:
+            tell()
+
+    # From the call's own thread
+
+    def when_gone(self, tell: Callable[[], None]) -> None:
+        """Have something done when the caller is gone: at once, if it is already."""
+        with self._lock:
+            if not self.closed.is_set():
+                self._gone.append(tell)
+                return
+        tell()
+
+    def words(self) -> tuple[str, tuple[str, ...]]:
+        """Read who calls: its folder and its arguments. Raises CallEnded for nonsense."""
+        gathered = bytearray()
+        while True:
+            packet = self._receive()
+            kind, data = packet[:1], packet[1:]
+            if kind == b"s" and not data:
+                break
+            gathered += data
+            if kind != b"c" or len(gathered) > MOST_WORDS:
+                self.hang_up()
+                raise CallEnded
+            self._send(wire.CallNext(call=self.call))
+        words = bytes(gathered).decode("utf-8", "surrogateescape").split("\0")
+        if len(words) < 2 or words.pop():
+            self.hang_up()
+            raise CallEnded
+        return words[0], tuple(words[1:])
+
+    def read(self) -> bytes:
+        """Return the next piece of the caller's stdin; empty at its end, or when the caller is gone."""
+        try:
+            self._reply(b"i")
+            self._send(wire.CallNext(call=self.call))
+            packet = self._receive()
+        except CallEnded:
+            return b""
+        return packet[1:] if packet[:1] == b"i" else b""
+
+    def write(self, data: bytes, *, stderr: bool = False) -> None:
+        """Write to the caller's stdout, or stderr. Raises CallEnded when nobody is there."""
+        kind = b"e" if stderr else b"o"
+        for at in range(0, len(data), MOST_PACKET):
+            self._reply(kind + data[at : at + MOST_PACKET])
+
+    def exit(self, code: int) -> None:
+        """End the caller with this code. Raises CallEnded when it is gone already."""
+        self._reply(b"x" + bytes([code & 0xFF]))
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End the call, once what was written is delivered."""
+        self._send(wire.HangUp(call=self.call))
+
+    def _receive(self) -> bytes:
+        packet = self._packets.get()
+        if packet is None:
+            self._packets.put(None)
+            raise CallEnded
+        return packet
+
+    def _reply(self, data: bytes) -> None:
+        with self._sending:
+            self._free.wait()
+            if self.closed.is_set():
+                raise CallEnded
+            self._free.clear()
+            self._send(wire.Reply(call=self.call, data=data))
