@@ -100,7 +100,7 @@ def sealed(record: Mapping[str, object]) -> bytes:
 def decode(line: bytes) -> dict[str, Any]:
     """Return the event of one line. Raises ValueError when it is no JSON object or holds a key twice."""
     try:
-        event = json.loads(line.decode("ascii"), object_pairs_hook=_no_key_twice)
+        event = _decoder.decode(line.decode("ascii"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(event, dict):
@@ -113,6 +113,9 @@ def _no_key_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(event) != len(pairs):
         raise ValueError("a key occurs twice")
     return event
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_no_key_twice)  # `json.loads` would make one for each line
 
 
 def digest(line: bytes) -> str:
