@@ -48,7 +48,10 @@ class Reader:
         task, kind = str(one.get("task", "")), str(one.get("type", ""))
         if kind in _PROFILE_SAID and isinstance(said := one.get("profile"), str):
             self.profiles[task] = said
-        return Facts(task, kind, _verdict(one, kind), _effects(one), _rules(one), self._profile_of(task))
+        profile = self.profiles.get(task)
+        if profile is None:
+            profile = self._profile_of(task)
+        return Facts(task, kind, _verdict(one, kind), _effects(one), _rules(one), profile)
 
     def _profile_of(self, task: str) -> str:
         """Return the task's profile, else its nearest ancestor's."""
