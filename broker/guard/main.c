@@ -133,11 +133,11 @@ struct arrival {
     int descriptors[3], count;
     uint8_t packet[];
 };
-/* What came while the guard waited to send, oldest first. The broker's own unread packets, no more than it wants to
- * send; beyond the limit it waits as it would for a full socket. */
+/* What came while the guard waited to send, oldest first. Beyond the limit the broker waits as for a full socket; it is
+ * four times what the replies to all calls may have. */
 static struct arrival *kept, **kept_end = &kept;
-static unsigned kept_count;
-enum { KEPT_AT_MOST = 1024 };
+static size_t kept_bytes;
+enum { KEPT_AT_MOST = 4 * 1024 * 1024 };
 
 static struct arrival *take(void) {
     static uint8_t packet[MAX_PACKET + 1];
@@ -165,14 +165,14 @@ static struct arrival *take(void) {
 }
 
 void link_wait(void) {
-    short wanted = kept_count < KEPT_AT_MOST ? POLLIN | POLLOUT : POLLOUT;
+    short wanted = kept_bytes < KEPT_AT_MOST ? POLLIN | POLLOUT : POLLOUT;
     struct pollfd on = {.fd = guard.socket, .events = wanted};
     if (poll(&on, 1, -1) < 0 && errno != EINTR) guard_exit(71);
     struct arrival *a = on.revents & POLLIN ? take() : NULL;
     if (!a) return;
     *kept_end = a;
     kept_end = &a->next;
-    kept_count++;
+    kept_bytes += sizeof *a + a->size;
 }
 
 static void receive(void) {
@@ -180,7 +180,7 @@ static void receive(void) {
     if (a) {
         kept = a->next;
         if (!kept) kept_end = &kept;
-        kept_count--;
+        kept_bytes -= sizeof *a + a->size;
     } else if (!(a = take())) return;
     struct message m;
     if (!message_parse(a->packet, a->size, &m)) guard_exit(70);

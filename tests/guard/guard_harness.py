@@ -29,6 +29,7 @@ Policy = Callable[[wire.ExecAsked | wire.FileAsked], wire.Answer | None]
 SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/passwd", "/etc/group")
 LINKS = ("/bin", "/sbin", "/lib", "/lib64")
 ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "LC_ALL=C.UTF-8", "LANG=C.UTF-8")
+CLIENT = "/run/broker/bin/broker"
 RULES = tuple(
     wire.LandlockRule(rights=rights, path=path)
     for rights, path in (
@@ -96,6 +97,8 @@ class Sandbox:
     seen: list[wire.GuardMessage] = field(default_factory=list)
     descriptors: dict[int, int] = field(default_factory=dict)
     next_spawn: int = 0
+    views: list[int] = field(default_factory=list)
+    pipes: list[int] = field(default_factory=list)
 
     def send(self, message: wire.BrokerMessage, descriptors: Sequence[int] = ()) -> None:
         ancillary = []
@@ -109,7 +112,7 @@ class Sandbox:
         if not readable:
             raise TimeoutError(f"the guard said nothing for {timeout} s; last: {self.seen[-3:]}")
         try:
-            packet, descriptors, _, _ = socket.recv_fds(self.link, wire.MAX_PACKET, 1)
+            packet, descriptors, _, _ = socket.recv_fds(self.link, wire.MAX_PACKET, 8)
         except ConnectionResetError:
             return None
         if not packet:
@@ -118,6 +121,8 @@ class Sandbox:
         self.seen.append(message)
         if isinstance(message, wire.Spawned) and descriptors:
             self.descriptors[message.spawn] = descriptors[0]
+        elif isinstance(message, wire.Ready):
+            self.views = descriptors
         else:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -258,7 +263,7 @@ def bubblewrap(work: Path, guard: Path, link: Sequence[str], binds: Sequence[tup
     command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(work), "/work"]
     for source, target in binds:
         command += ["--ro-bind", str(source), target]
-    command += ["--dir", "/run/broker", "--ro-bind", str(guard), "/run/broker/guard"]
+    command += ["--dir", "/run/broker", "--ro-bind", str(guard), "/run/broker/guard", "--ro-bind", str(guard), CLIENT]
     command += ["--remount-ro", "/"]
     if "sanitize" in guard.name:
         command += ["--setenv", "ASAN_OPTIONS", "detect_leaks=0"]
@@ -301,7 +306,7 @@ def sandbox(
                 box.ready = ready
             yield box
         finally:
-            for descriptor in box.descriptors.values():
+            for descriptor in (*box.descriptors.values(), *box.views, *box.pipes):
                 with suppress(OSError):
                     os.close(descriptor)
             ours.close()
