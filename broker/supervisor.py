@@ -56,7 +56,7 @@ MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the
 class RunRequest:
     """What an operator asks for. `judged`: the command itself is judged too (`broker exec`).
 
-    `profile_dirs` are searched first for the profiles of sub-tasks.
+    `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
     """
 
     argv: tuple[str, ...]
@@ -73,6 +73,7 @@ class RunRequest:
     land: str = "auto"
     state_dir: Path | None = None
     profile_dirs: tuple[str, ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
 
 def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
@@ -127,17 +128,20 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
 
 def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
     """Return how the profiles of sub-tasks are found: in the operator's folders, never in the workspace."""
+    given = {profile.name: profile for profile in request.profiles}
 
     def find(name: str) -> Profile:
         from broker.profiles.load import load_profile
 
+        if name in given:
+            return given[name]
         return load_profile(name, profile_dirs=request.profile_dirs, workspace=workspace)
 
     def known() -> tuple[Profile, ...]:
         from broker.profiles.load import list_profiles
 
         found = list_profiles(profile_dirs=request.profile_dirs, workspace=workspace)
-        return tuple(one for one in found if isinstance(one, Profile))
+        return (*given.values(), *(one for one in found if isinstance(one, Profile) and one.name not in given))
 
     return {"profiles": find, "known": known}
 
@@ -318,6 +322,7 @@ def session(request: RunRequest, watcher: Watcher | None = None) -> Iterator[Ses
             if here.watcher.started is not None:
                 here.watcher.started(_header(stage))
             with _watched(stage) as watched:
+                open_session.budget = watched.budget
                 ender = threading.Thread(target=open_session.end_when_exceeded, args=(watched,), daemon=True)
                 ender.start()
                 try:
@@ -334,7 +339,12 @@ def session(request: RunRequest, watcher: Watcher | None = None) -> Iterator[Ses
 
 
 class Session:
-    """A task that is open for its caller's programs. `result` is there when the session is over."""
+    """A task that is open for its caller's programs. `result` is there when the session is over.
+
+    `budget` counts what they write, all together (sandbox.output).
+    """
+
+    budget: OutputBudget
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
