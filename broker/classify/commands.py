@@ -59,7 +59,8 @@ def _sub_command(call: Call, entry: Entry, parsed: Parsed) -> None:
             return
     fallback = entry.commands.get("*")
     if fallback is not None:
-        _compact(call, entry, first.text, fallback, rest[1:])
+        # A rule's id is one of a known set: the word, which can be anything, a secret included, is no part of it.
+        _compact(call, entry, "", fallback, rest[1:])
         return
     own = sub_entry(entry, "*")
     if own is not None:
@@ -96,8 +97,8 @@ def _compact(call: Call, entry: Entry, name: str, risks: tuple[Risk, ...], rest:
         if risk is not Risk.SAFE:
             call.add(
                 risk,
-                f"program.{entry.name}.{name}".replace(" ", "."),
-                WHY[risk].format(f"{entry.name} {name}"),
+                f"program.{entry.name} {name}".strip().replace(" ", "."),
+                WHY[risk].format(f"{entry.name} {name}".strip()),
             )
     if any(word.text[:1] == "-" for word in rest):
         _options_behind(call, entry, risks, rest)
