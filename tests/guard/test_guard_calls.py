@@ -12,17 +12,17 @@ import socket
 import struct
 import subprocess
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from test_guard_protocol import is_gone
 
 from broker.enforce import wire
-from guard_harness import CLIENT, Sandbox, guard_binary, setup
-from test_guard_protocol import is_gone
+from guard_harness import Sandbox, allow_all, guard_binary, setup
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
 Message = TypeVar("Message", bound=wire.GuardMessage)
@@ -37,7 +37,7 @@ def open_to_calls(start: Start) -> Start:
 
 
 @pytest.fixture
-def box(open_to_calls: Start) -> AbstractContextManager[Sandbox]:
+def box(open_to_calls: Start) -> Iterator[Sandbox]:
     """A sandbox that takes calls, and allows everything."""
     with open_to_calls() as sandbox:
         yield sandbox
@@ -369,6 +369,7 @@ def test_a_broker_that_sends_before_it_reads_is_not_waited_for(box: Sandbox) -> 
     mine, theirs = os.pipe()
     spawn = box.start(["/bin/bash", "-c", script], stdout=theirs)
     os.close(theirs)
+    box.pipes.append(mine)
     box.started(spawn)
     count = array.array("i", [0])
     while count[0] < 60_000:  # unread questions: close to what the guard's socket holds
@@ -382,7 +383,25 @@ def test_a_broker_that_sends_before_it_reads_is_not_waited_for(box: Sandbox) -> 
     box.link.settimeout(None)
     assert box.exited(spawn).status == 0
     assert os.read(mine, 10) == b"end\n"
-    os.close(mine)
+
+
+def test_an_answer_does_not_wait_behind_what_callers_say(box: Sandbox) -> None:
+    """Sixteen packets are asked for, far more than the broker's socket holds, and none of them is read."""
+    callers = [Caller(box, "flood") for _ in range(OPEN_CALLS)]
+    for caller in callers:
+        get(box, wire.CallData, caller.call().call)
+    box.policy = lambda _question: None
+    mine, theirs = os.pipe()
+    box.pipes.append(mine)
+    box.start(["/bin/echo", "done"], stdout=theirs)
+    os.close(theirs)
+    question = get(box, wire.ExecAsked, nth=OPEN_CALLS + 1)
+    for caller in callers:
+        box.send(wire.CallNext(call=caller.call().call))
+    box.send(allow_all(question))
+    assert select.select([mine], [], [], 20)[0], "it was not started"
+    assert os.read(mine, 10) == b"done\n"
+    assert len(get(box, wire.CallData, callers[-1].call().call, nth=2).data) == 60000
 
 
 # Views
