@@ -133,10 +133,13 @@ def count_denials(events: Iterable[dict[str, Any]]) -> int:
     """Return how many denials a run had, repetitions included."""
     counts: dict[tuple[object, ...], int] = {}
     for one in events:
-        kind = one.get("type")
-        if kind not in (event.TASK_DENIED, event.TASK_DENIED_REPEATED):
+        if "of" in one:  # a task below was denied, and is counted itself
             continue
+        kind = one.get("type")
         key = (one.get("task"), one.get("tool"), one.get("rule"), one.get("what"))
-        count = one.get("count") if kind == event.TASK_DENIED_REPEATED else 1
-        counts[key] = max(counts.get(key, 0), count if isinstance(count, int) else 1)
+        if kind == event.TASK_DENIED:
+            counts.setdefault(key, 1)
+        elif kind == event.TASK_DENIED_REPEATED and (key in counts or key[1] == "*"):
+            count = one.get("count")
+            counts[key] = max(counts.get(key, 0), count if isinstance(count, int) else 1)
     return sum(counts.values())

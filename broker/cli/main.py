@@ -37,6 +37,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "land": ("Afterwards", "broker.cli.land", "carry kept changes of a task into the workspace"),
     "discard": ("Afterwards", "broker.cli.discard", "throw away the kept changes of a task"),
     "events": ("Afterwards", "broker.cli.events", "list runs, read and verify their journals"),
+    "report": ("Afterwards", "broker.cli.run_report", "tell what became of a run: a page to read, to print or to hand on"),
     "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, and old kept changes"),
 }
 TAKE_COMMAND = frozenset({"run", "exec", "can-i"})
