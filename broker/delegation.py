@@ -118,6 +118,8 @@ def _admitted(stage: Stage, request: TaskRequest, what: str) -> tuple[Node, str]
             "Leave it out, or select another profile.",
         )  # fmt: skip
     agent = led_by_agent(request.argv[0], parent.envelope)
+    if agent and stage.task.can_write(agent):
+        agent = ""  # anybody's program by now
 
     def make(path: str, above: Node) -> Node:
         envelope = child_of(above.envelope, profile, wish)

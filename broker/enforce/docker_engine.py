@@ -306,12 +306,12 @@ def _hold(overlay: Overlay, undo: contextlib.ExitStack) -> tuple[str, str, str]:
 def _volume(overlay: Overlay, words: tuple[str, str, str]) -> dict[str, object]:
     """Return the mount of an overlay: a volume that nobody names, and that goes with its container."""
     lower, upper, work = words
-    writable = f"upperdir={upper},workdir={work}," if upper else ""
-    options = {"type": "overlay", "device": "overlay", "o": f"lowerdir={lower},{writable}userxattr"}
+    # An anonymous volume cannot be read-only by the engine's own word; the file system can.
+    mode = f"upperdir={upper},workdir={work}," if upper else "ro,"
+    options = {"type": "overlay", "device": "overlay", "o": f"{mode}lowerdir={lower},userxattr"}
     return {
         "Type": "volume",
         "Target": overlay.target,
-        "ReadOnly": not upper,
         "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
     }
 

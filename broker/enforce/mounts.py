@@ -113,7 +113,7 @@ def _prove_overlay(
     wanted = {f"lowerdir={lowers}", "userxattr"} | ({f"upperdir={upper}", f"workdir={work}"} if upper else set())
     if not shown or shown[0].kind != "overlay" or not wanted <= set(shown[0].options):
         raise _differs(overlay.target, "it is not the copy-on-write view")
-    if not upper and (not shown[0].read_only or any(option.startswith("upperdir=") for option in shown[0].options)):
+    if not upper and ("ro" not in shown[0].options or any(option.startswith("upperdir=") for option in shown[0].options)):
         raise _differs(overlay.target, "it is writable")
     if lowers.startswith("/proc/"):
         return

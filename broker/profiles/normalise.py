@@ -48,7 +48,6 @@ _IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 _ENGINES = ("auto", "docker", "bubblewrap")
 _WORKSPACES = ("overlay", "direct", "read-only")
 _CLASSES = tuple(risk.label for risk in Risk)
-_TASKS_WRITE = ("/tmp/", "/var/tmp/", "/dev/", "/home/agent/", "/proc/", "/run/")
 _NEVER_SHOWN = ("/", "/proc", "/sys", "/dev", "/run")
 
 _NOT_FOR_AN_ENTRY = {
@@ -278,12 +277,9 @@ class _Reader:
         )
 
     def agent(self, path: str) -> str:
-        """Take a program that may lead sub-tasks. Where tasks can write it would be anybody's."""
-        plain = posixpath.normpath(path)
-        if path != plain or not path.startswith("/") or "\0" in path or path.startswith(_TASKS_WRITE):
-            raise self.wrong(
-                f"delegate.agents: {path!r} must be an absolute path of a program where no task can write", "delegate", "agents"
-            )
+        """Take a program that may lead sub-tasks. Whether a task can write there is known when it is started."""
+        if path != posixpath.normpath(path) or not path.startswith("/") or "\0" in path:
+            raise self.wrong(f"delegate.agents: {path!r} must be the absolute path of a program", "delegate", "agents")
         return path
 
     def quantity(

@@ -26,6 +26,7 @@ from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.enforce import wire
 from broker.enforce.calls import CallEnded, CallLine
+from broker.enforce.mounts import is_below
 from broker.enforce.usage import Usage
 from broker.errors import JournalError
 from broker.record import event
@@ -231,7 +232,7 @@ class Task:
             if self._tell is not None:
                 self._tell(tool, denial)
         if self._tree is not None and self._node is not None:
-            self._tree.denied(self._node)
+            self._tree.denied(self._node, tool, denial)
         above = self.parent
         while above is not None:
             if above.below.add(tool, denial, of=self.path):
@@ -246,7 +247,7 @@ class Task:
         if asked.program == CLIENT:
             return self._client_starts(asked, operation)
         chosen = self.operator.take(asked)
-        if chosen is not None:
+        if chosen is not None and (self.parent is None or not self.can_write(asked.program)):
             return wire.Answer(request=asked.request, allow=True, scope=chosen)
         _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
         if isinstance(verdict, Allow):
@@ -316,6 +317,11 @@ class Task:
         threading.Thread(target=target, args=(line,), name=f"call-{self.path}", daemon=True).start()
 
     # The rest
+
+    def can_write(self, path: str) -> bool:
+        """Whether the task could put a file of its own at this path."""
+        shown = self.envelope.profile.sandbox.read_only
+        return any(is_below(path, root) for root in self.context.writable) and not any(is_below(path, one) for one in shown)
 
     def grants(self) -> tuple[Grant, ...]:
         """Return the grants that were opened in this task."""
