@@ -21,6 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_bubblewrap: bubblewrap, allowed to make its namespaces")
     config.addinivalue_line("markers", "needs_root: the right to do anything on this machine")
     config.addinivalue_line("markers", "needs_strace: strace, which makes system calls fail")
+    config.addinivalue_line("markers", "needs_chromium: a browser, to look at the pages that we write")
     config.addinivalue_line("markers", "compat: large tool chains; run by `make compat`")
 
 
@@ -79,9 +80,16 @@ def strace_missing() -> str | None:
     return None if shutil.which("strace") else "strace is missing. Run: apt-get install strace"
 
 
+@functools.cache
+def chromium_missing() -> str | None:
+    """Say that there is no browser, or None."""
+    return None if shutil.which("chromium") else "chromium is missing. Run: apt-get install chromium"
+
+
 NEEDS: dict[str, Callable[..., str | None]] = {
     "needs_docker": docker_missing,
     "needs_bubblewrap": bubblewrap_missing,
     "needs_root": root_missing,
     "needs_strace": strace_missing,
+    "needs_chromium": chromium_missing,
 }
