@@ -136,8 +136,18 @@ static bool connect_to_guard(void) {
     return broker >= 0 && !connect(broker, (struct sockaddr *)&address, size);
 }
 
+/* What was started without a standard input, output or error must not find a file or the broker's socket in their place.
+ * Reading and writing this fails. */
+static void keep_places(void) {
+    int fd;
+    do fd = open("/", O_PATH | O_CLOEXEC);
+    while (fd >= 0 && fd < 3);
+    close(fd);
+}
+
 int client_main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
+    keep_places();
     if (argc > 1 && !strcmp(argv[1], "file")) return client_file(argv + 2);
     if (size_of(argv) > ALL_WORDS) return client_says(EXIT_USAGE, "", "the command line is longer than 188 KiB: pass long text on standard input");
     if (!connect_to_guard())
