@@ -69,7 +69,7 @@ def narrowed_settings(child: SandboxSettings, parent: SandboxSettings) -> Sandbo
         engine=child.engine if parent.engine == "auto" else parent.engine,
         image=child.image or parent.image,
         workspace=min(child.workspace, parent.workspace, key=_MODES.index),
-        read_only=tuple(path for path in child.read_only if any(_is_below(path, shown) for shown in parent.read_only)),
+        read_only=_common(child.read_only, parent.read_only),
         show=tuple(name for name in child.show if name in parent.show),
         memory=least(child.memory, parent.memory),
         cpus=least(child.cpus, parent.cpus),
@@ -80,6 +80,14 @@ def narrowed_settings(child: SandboxSettings, parent: SandboxSettings) -> Sandbo
         shm_size=min(child.shm_size, parent.shm_size),
         layer_size=min(child.layer_size, parent.layer_size),
     )
+
+
+def _common(paths: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the paths that lie in both sets of trees: of two, of which one holds the other, the inner one."""
+    inner = [one for one in paths if any(_is_below(one, other) for other in others)]
+    inner += [other for other in others if any(_is_below(other, one) for one in paths)]
+    once = dict.fromkeys(inner)
+    return tuple(path for path in once if not any(path != other and _is_below(path, other) for other in once))
 
 
 def narrowed_environment(child: Environment, parent: Environment) -> Environment:
