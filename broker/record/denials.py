@@ -15,6 +15,7 @@ from broker.classify.risk import Risk
 from broker.decide.verdict import Deny
 from broker.record import event
 from broker.record.journal import Journal
+from broker.record.redact import redact_text
 from broker.sha256 import sha256
 
 KEPT = 1_000  # different denials; the rest are only counted
@@ -137,16 +138,18 @@ def _key(tool: str, denial: Deny, of: str) -> bytes:
 
 
 def _row(tool: str, denial: Deny) -> DenialRow:
-    what = denial.what if len(denial.what) <= SHOWN else denial.what[: SHOWN - 1] + "…"
+    # Redacted first: half a secret has not the look of one.
+    what = redact_text(denial.what)
+    what = what if len(what) <= SHOWN else what[: SHOWN - 1] + "…"
     return {
         "tool": tool,
         "what": what,
         "class": denial.risk.label,
         "effects": event.labels(denial.effects),
-        "reason": denial.reason,
+        "reason": redact_text(denial.reason),
         "rule": denial.rule,
         "layer": denial.layer.value,
-        "hint": denial.hint,
+        "hint": redact_text(denial.hint),
         "approvable": denial.approvable,
         "count": 1,
     }

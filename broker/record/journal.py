@@ -25,6 +25,7 @@ from broker.record import chain, event
 from broker.record.chain import Chain
 from broker.record.clock import now
 from broker.record.line_file import FLAGS, LineFile, cannot_write, sync_folder, take
+from broker.record.redact import may_hold_any, redact
 from broker.record.run_files import journal_path, new_run_id, prepare, segment_path, segments
 
 SEGMENT = 64 << 20  # bytes; a larger journal goes on in the next segment
@@ -122,6 +123,10 @@ class Journal:
         if clash := event.ENVELOPE & fields.keys():
             raise ValueError(f"an event's own fields cannot be called {', '.join(sorted(clash))}")
         record = {name: event.plain(value) for name, value in fields.items()}
+        if may_hold_any(record):
+            record, rules = redact(record)
+            if rules:
+                record["redacted"] = rules
         with self._lock:
             self._refuse_if_closed()
             record |= {"run": self.run, "task": task, "type": type}

@@ -53,11 +53,20 @@ def _make(choice: str) -> FilteringBoundLogger:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _without_secrets,
             shown,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
     )
     return logger
+
+
+def _without_secrets(
+    logger: object, method: str, fields: MutableMapping[str, object]
+) -> MutableMapping[str, object]:
+    from broker.record.redact import redact
+
+    return redact(fields)[0]
 
 
 def _drop(logger: object, method: str, fields: MutableMapping[str, object]) -> NoReturn:
