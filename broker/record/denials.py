@@ -15,7 +15,7 @@ from broker.classify.risk import Risk
 from broker.decide.verdict import Deny
 from broker.record import event
 from broker.record.journal import Journal
-from broker.record.redact import redact_text
+from broker.record.needles import may_hold
 from broker.sha256 import sha256
 
 KEPT = 1_000  # different denials; the rest are only counted
@@ -139,20 +139,28 @@ def _key(tool: str, denial: Deny, of: str) -> bytes:
 
 def _row(tool: str, denial: Deny) -> DenialRow:
     # Redacted first: half a secret has not the look of one.
-    what = redact_text(denial.what)
+    what = _redacted(denial.what)
     what = what if len(what) <= SHOWN else what[: SHOWN - 1] + "…"
     return {
         "tool": tool,
         "what": what,
         "class": denial.risk.label,
         "effects": event.labels(denial.effects),
-        "reason": redact_text(denial.reason),
+        "reason": _redacted(denial.reason),
         "rule": denial.rule,
         "layer": denial.layer.value,
-        "hint": redact_text(denial.hint),
+        "hint": _redacted(denial.hint),
         "approvable": denial.approvable,
         "count": 1,
     }
+
+
+def _redacted(text: str) -> str:
+    if not may_hold(text):
+        return text
+    from broker.record.redact import redact_text
+
+    return redact_text(text)
 
 
 def _others_row(count: int, risk: Risk) -> DenialRow:

@@ -25,7 +25,7 @@ from broker.record import chain, event
 from broker.record.chain import Chain
 from broker.record.clock import now
 from broker.record.line_file import FLAGS, LineFile, cannot_write, sync_folder, take
-from broker.record.redact import may_hold_any, redact
+from broker.record.needles import may_hold_any
 from broker.record.run_files import journal_path, new_run_id, prepare, segment_path, segments
 
 SEGMENT = 64 << 20  # bytes; a larger journal goes on in the next segment
@@ -124,6 +124,10 @@ class Journal:
             raise ValueError(f"an event's own fields cannot be called {', '.join(sorted(clash))}")
         record = {name: event.plain(value) for name, value in fields.items()}
         if may_hold_any(record):
+            from broker.record.redact import (
+                redact,  # most runs have no secret, and need not wait for its rules
+            )
+
             record, rules = redact(record)
             if rules:
                 record["redacted"] = rules

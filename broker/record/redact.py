@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from broker.record.needles import may_hold
 from broker.record.redact_rules import (
     ASK_FOR_PASSWORD,
     FLAGS,
     NAME,
-    NEEDLES,
     OPTION,
     QUOTES,
     RULES,
@@ -29,8 +29,6 @@ from broker.record.redact_rules import (
 )
 from broker.sha256 import sha256
 
-_REMEMBERED, _REMEMBERED_LENGTH = 4096, 256
-_clean: set[str] = set()  # short texts that hold no needle
 MARK = re.compile(r"redacted[ -]sha256-[0-9a-f]{12}-[0-9]+")
 _NOT_YET = rf"(?!['\"]?{MARK.pattern}(?![\w-]))"
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "*", "-"})
@@ -76,35 +74,6 @@ def mark(secret: str) -> str:
     data = secret.encode("utf-8", "surrogatepass")
     space = " " if any(character.isspace() for character in secret) else "-"
     return f"redacted{space}sha256-{sha256(data).hexdigest()[:12]}-{len(data)}"
-
-
-def may_hold(text: str) -> bool:
-    """Tell whether a rule can match at all: quick, and never wrongly no."""
-    if text in _clean:
-        return False
-    small = text.lower()
-    if any(needle in small for needle in NEEDLES):
-        return True
-    if len(text) <= _REMEMBERED_LENGTH:
-        if len(_clean) >= _REMEMBERED:
-            _clean.clear()
-        _clean.add(text)
-    return False
-
-
-def may_hold_any(value: Any) -> bool:
-    """The same for what an event holds. Most of its texts come again and again: those are looked at once."""
-    if isinstance(value, str):
-        return value not in _clean and may_hold(value)
-    if isinstance(value, dict):
-        return any(
-            (name not in _clean and may_hold(name))
-            or (item not in _clean and may_hold(item) if type(item) is str else may_hold_any(item))
-            for name, item in value.items()
-        )
-    if isinstance(value, (list, tuple)):
-        return any(item not in _clean and may_hold(item) if type(item) is str else may_hold_any(item) for item in value)
-    return False
 
 
 def redact(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -23,7 +23,8 @@ from broker.decide.verdict import Deny, Layer
 from broker.record import event, redact
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal, read
-from broker.record.redact import MARK, mark, may_hold, may_hold_any, redact_text, redact_words
+from broker.record.needles import may_hold, may_hold_any
+from broker.record.redact import MARK, mark, redact_text, redact_words
 from broker.record.redact_rules import FLAGS, RULES, Rule
 from broker.request.operation import Exec, Operation, ShellText
 
