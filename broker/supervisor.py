@@ -10,6 +10,7 @@ import contextlib
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,10 +42,12 @@ from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
 from broker.stage import STOP_SECONDS, Header, Plot, Run, Stage, Watcher, staged
+from broker.task.control import Control
 from broker.task.landing import Settlement, recover_landings, settle
 from broker.task.result import Result, finished, refused
 from broker.task.task import OPERATOR_SCOPE
 from broker.task.tree import Node, Tree
+from broker.task.watching import sweep as sweep_control_sockets
 
 __all__ = ["Header", "RunRequest", "Session", "Watcher", "run", "session"]
 
@@ -106,8 +109,11 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     )  # fmt: skip
     refuse_too_long(plot)
     tree = Tree(watcher.changed)
-    tree.plant(node)
-    with _journal(state) as journal:
+    facts = {
+        "workspace": workspace.path, "engine": engine.name, "profile": request.profile.name, "began": time.time(),
+    }  # fmt: skip
+    with _journal(state) as journal, Control(journal.run, tree, facts):
+        tree.plant(node)
         here = Run(
             journal=journal, engine=engine, engine_why=why, state=state, tree=tree, watcher=watcher,
             **_profiles(request, workspace.path),
@@ -149,7 +155,7 @@ def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
 def _sweep(here: Run) -> None:
     """Put in order what dead brokers left behind."""
     recovered = recover_landings(layers_base(here.state))
-    if swept := [*here.engine.sweep(), *sweep_task_folders(runtime_base()), *recovered]:
+    if swept := [*here.engine.sweep(), *sweep_task_folders(runtime_base()), *sweep_control_sockets(), *recovered]:
         here.journal.append(event.SANDBOX_SWEPT, removed=swept)
 
 
@@ -228,8 +234,7 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
                     sandbox, process, stdin=plot.stdin, stdout=plot.stdout, seconds=seconds,
                     wake=watched.wake, budget=budget, exceeded=watched.exceeded, signals=signals,
                 )  # fmt: skip
-            _end_below(stage)
-            sandbox.kill()
+            _end(stage)
         else:
             plan = stage.confined.plan
             streams = Streams(plot.stdin, plot.stdout, plot.stderr, budget, owner=(plan.uid, plan.gid))
@@ -240,8 +245,7 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
                 signals=signals,
             )  # fmt: skip
             stage.task.oom = sandbox.container.oom_killed()  # while the kernel's counter is still there
-            _end_below(stage)
-            sandbox.kill()
+            _end(stage)
             streams.drain(DRAIN_SECONDS if ending.ours else None, signals)
             ending.output_lost = "; ".join(streams.problems)
     if process.exited is not None:
@@ -330,8 +334,7 @@ def session(request: RunRequest, watcher: Watcher | None = None) -> Iterator[Ses
                 finally:
                     open_session.over()
                     ender.join()
-                    _end_below(stage)
-                    stage.sandbox.kill()
+                    _end(stage)
             _account(stage, watched.usage)
             open_session.result = _finish(stage, None, open_session.ending, None)
             here.journal.append(event.RUN_FINISHED, **open_session.result.summary())
@@ -368,19 +371,27 @@ class Session:
             self.ending.output_exceeded = watched.budget.exceeded
             self.ending.memory_exceeded, self.ending.layer_exceeded = over == "memory", over == "layer"
             self.ending.stopped = over if over not in ("memory", "layer") else ""
-            self.stage.sandbox.kill()
+            _end(self.stage)
         finally:
             if self._over not in ready:
                 select.select([self._over], [], [])
             os.close(self._over)
 
 
-def _end_below(stage: Stage) -> None:
-    """End the sub-tasks: nobody is there any more to take their results. What they changed is kept.
+def _end(stage: Stage) -> None:
+    """End every process of a task, and tell its sub-tasks to end: nobody is there any more to take their results.
 
-    INVARIANT: none begins after that: in a task that lands, the tree makes no room for one (tests/task/test_tree.py).
+    INVARIANT: none begins after that: in a task that ends, the tree makes no room for one (tests/task/test_tree.py).
     """
-    stage.run.tree.landing(stage.plot.node)
+    tree, node = stage.run.tree, stage.plot.node
+    tree.ending(node)
+    tree.stop_below(node, "parent", seconds=0.0)
+    stage.sandbox.kill()  # at once: what sub-tasks have changed may take a while to look at
+    tree.landing(node)
+
+
+def _end_below(stage: Stage) -> None:
+    """Wait until all sub-tasks have ended. What those have changed that were still at it is kept."""
     left = stage.run.tree.stop_below(stage.plot.node, "parent", seconds=STOP_SECONDS)
     if left:
         raise BrokerError(f"sub-tasks did not end within {STOP_SECONDS:.0f} s: {', '.join(left)}")
@@ -389,8 +400,8 @@ def _end_below(stage: Stage) -> None:
 def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny | None) -> Result:
     """Look for survivors, record how it ended, and say so."""
     task, sandbox, journal = stage.task, stage.sandbox, stage.run.journal
+    _end(stage)
     _end_below(stage)
-    sandbox.kill()
     stage.masks.close()
     task.oom = task.oom or sandbox.container.oom_killed() or ending.memory_exceeded
     left = usage.survivors(stage.namespace) if stage.namespace else []

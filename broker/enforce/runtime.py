@@ -51,6 +51,11 @@ def runtime_base() -> Path:
     )  # fmt: skip
 
 
+def runtime_bases() -> list[Path]:
+    """Return where runs of this user may have their runtime base, whether it is there or not."""
+    return list(dict.fromkeys(_candidates()))
+
+
 def _candidates() -> list[Path]:
     uid = os.geteuid()
     if chosen := os.environ.get("BROKER_RUNTIME_DIR"):

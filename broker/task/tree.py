@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
 from broker.decide.narrowing import Tally, refuse_child
 from broker.decide.verdict import Deny
 from broker.record import event
+from broker.record.redact import redact_text, redact_words
+
+SHOWN = 1_000  # characters of a command, and of what was denied: an argv may have 128 KiB, and a run many tasks
 
 # Who is told of a stop: the reason, as a result's status has it. Called with the tree's lock held: it must only wake somebody.
 Stop = Callable[[str], None]
@@ -24,14 +28,17 @@ Hear = Callable[[str, "Node"], None]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One task in the tree. Times are seconds of the monotonic clock; `stopped` says why it has to end ('': it need not)."""
+    """One task in the tree. Times are seconds of the monotonic clock; `stopped` says why it has to end ('': it need not).
+
+    `latest` is the last denial and the tool that it was for. From `landing` on no process of the task is left.
+    """
 
     path: str
     envelope: Envelope
     argv: tuple[str, ...] = ()
     label: str = ""
     parent: Node | None = None
-    state: str = "starting"  # starting, running, landing, ended
+    state: str = "starting"  # starting, running, ending, landing, ended
     status: str = ""
     began: float = field(default_factory=time.monotonic)
     ended: float = 0.0
@@ -39,11 +46,13 @@ class Node:
     memory: int = 0
     processes: int = 0
     denied: int = 0
+    latest: tuple[str, Deny] | None = None
     stopped: str = ""
     children: list[Node] = field(default_factory=list)
     made: int = 0  # children so far: each gets a number of its own
     stop: Stop | None = None
     over: threading.Event = field(default_factory=threading.Event)
+    _shown: list[str] | None = None
 
     def ancestors(self) -> Iterator[Node]:
         """Yield the tasks above this one, nearest first."""
@@ -65,26 +74,73 @@ class Node:
         """How long it ran, or has run."""
         return (self.ended or time.monotonic()) - self.began
 
+    @property
+    def shown_usage(self) -> tuple[int, int, int]:
+        """What it uses, as exactly as people are shown it: hundredths of a second, MiB, processes."""
+        return int(self.cpu_seconds * 100), self.memory >> 20, self.processes
+
+    @property
+    def shown_argv(self) -> list[str]:
+        """Its command as people may see it: without secrets, and no more of it than they look at."""
+        if self._shown is None:
+            self._shown = _beginning(redact_words(self.argv))
+        return self._shown
+
     def as_dict(self) -> dict[str, Any]:
         """Return it for `broker tasks`, without its children."""
-        profile = self.envelope.profile
+        profile, effects, latest = self.envelope.profile, self.envelope.effects, self.latest
         return {
             "task": self.path, "parent": self.parent.path if self.parent is not None else None, "label": self.label,
-            "profile": profile.name, "max_risk": profile.max_risk.label, "effects": event.labels(self.envelope.effects),
-            "trust": self.envelope.effective_trust.label, "state": self.state, "status": self.status,
-            "argv": list(self.argv), "denied": self.denied, "seconds": round(self.seconds, 3),
-            "cpu_seconds": round(self.cpu_seconds, 3), "memory": self.memory, "processes": self.processes,
+            "profile": profile.name, "max_risk": profile.max_risk.label, "effects": event.labels(effects),
+            "ceiling": max(effects, default=Risk.SAFE).label, "trust": self.envelope.effective_trust.label,
+            "state": self.state, "status": self.status, "stopped": self.stopped, "argv": self.shown_argv,
+            "denied": self.denied, "seconds": round(self.seconds, 3), "cpu_seconds": round(self.cpu_seconds, 3),
+            "memory": self.memory, "processes": self.processes,
+            "last_denial": denial_row(*latest) if latest is not None else None,
         }  # fmt: skip
+
+
+def denial_row(tool: str, denial: Deny) -> dict[str, Any]:
+    """Return a denial for people who watch. The whole of it is in the journal."""
+    return {
+        "tool": tool, "what": _cut(redact_text(denial.what)), "class": denial.risk.label, "rule": denial.rule,
+        "layer": denial.layer.value, "reason": _cut(redact_text(denial.reason)), "hint": _cut(redact_text(denial.hint)),
+        "approvable": denial.approvable,
+    }  # fmt: skip
+
+
+def _beginning(argv: list[str]) -> list[str]:
+    """Return an argv, or as much of it as people look at."""
+    words: list[str] = []
+    left = SHOWN
+    for word in argv:
+        if left <= 0:
+            return [*words, "…"]
+        words.append(_cut(word, left))
+        left -= len(word) + 1
+    return words
+
+
+def _cut(text: str, most: int = SHOWN) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 class Tree:
     """The tasks of a run. Safe to use from several threads."""
 
     def __init__(self, hear: Hear | None = None) -> None:
-        """Start empty. `hear` is told of each change (begun, running, denied, stopped, ended), and must be quick."""
+        """Start empty. `hear` is told of each change, as whoever comes by `listen` is."""
         self._lock = threading.RLock()
-        self._hear = hear
+        self._hear = [hear] if hear is not None else []
         self.root: Node | None = None
+
+    def listen(self, hear: Hear) -> None:
+        """Tell somebody of each change: begun, running, denied, usage, stopped, ending, landing, ended.
+
+        It is called with the tree's lock held, on the thread of whoever made the change: it must not wait for anything.
+        """
+        with self._lock:
+            self._hear.append(hear)
 
     def plant(self, node: Node) -> None:
         """Begin with the operator's own task."""
@@ -98,7 +154,7 @@ class Tree:
         `name` is the profile that was selected, `what` the request in words; `make` is given the path of the child.
         """
         with self._lock:
-            if parent.stopped or parent.over.is_set() or parent.state == "landing":
+            if parent.stopped or parent.over.is_set() or parent.state in ("ending", "landing"):
                 from broker.decide.narrowing import refused
 
                 return refused(what, "delegate.parent", "The task that asked is ending.", "Nothing: it is over.")
@@ -130,11 +186,19 @@ class Tree:
                 stop(node.stopped)
             self._tell("running", node)
 
-    def landing(self, node: Node) -> None:
-        """A task's command has ended; what it changed is looked at."""
+    def ending(self, node: Node) -> None:
+        """A task's command has ended, and what is left of it is about to: nobody can begin below it any more."""
         with self._lock:
-            node.state, node.stop = "landing", None
-            self._tell("running", node)
+            if node.state not in ("ending", "landing", "ended"):
+                node.state, node.stop = "ending", None
+                self._tell("ending", node)
+
+    def landing(self, node: Node) -> None:
+        """No process of a task is left; what it changed is looked at."""
+        with self._lock:
+            if node.state not in ("landing", "ended"):
+                node.state, node.stop, node.memory, node.processes = "landing", None, 0, 0
+                self._tell("landing", node)
 
     def ended(self, node: Node, status: str) -> None:
         """A task is over."""
@@ -144,10 +208,11 @@ class Tree:
             node.over.set()
             self._tell("ended", node)
 
-    def denied(self, node: Node) -> None:
+    def denied(self, node: Node, tool: str, denial: Deny) -> None:
         """Something was denied in a task."""
         with self._lock:
             node.denied += 1
+            node.latest = tool, denial
             self._tell("denied", node)
 
     def measured(self, node: Node, cpu_seconds: float, memory: int, processes: int) -> str:
@@ -156,8 +221,13 @@ class Tree:
         The whole of a level's sub-tasks ends, because the budget is theirs together.
         """
         with self._lock:
+            before = node.shown_usage
             node.cpu_seconds, node.memory, node.processes = cpu_seconds, memory, processes
+            if node.shown_usage != before:
+                self._tell("usage", node)
             for depth, level in enumerate([node, *node.ancestors()], 1):
+                if not _has_budget(level):  # to add up a hundred tasks, five times a second for each, is not for nothing
+                    continue
                 below = [one for one in level.family() if one is not level and not one.over.is_set()]
                 if not below:
                     continue
@@ -169,7 +239,10 @@ class Tree:
             return ""
 
     def stop(self, path: str, reason: str) -> list[str]:
-        """End a task and all below it, and return their paths. Unknown and ended ones are none."""
+        """End a task and all below it, and return their paths. Unknown ones are none, nor those that have come to their end.
+
+        INVARIANT: a landing is never cut short: a task that lands is past being ended (tests/task/test_control.py).
+        """
         with self._lock:
             node = self.find(path)
             return [] if node is None else self._stop(node, reason)
@@ -184,7 +257,7 @@ class Tree:
         return [one.path for one in waiting if not one.over.wait(max(0.0, deadline - time.monotonic()))]
 
     def _stop(self, node: Node, reason: str) -> list[str]:
-        ending = [one for one in node.family() if not one.over.is_set()]
+        ending = [one for one in node.family() if one.state in ("starting", "running")]
         for one in ending:
             if not one.stopped:
                 one.stopped = reason
@@ -205,8 +278,13 @@ class Tree:
             return [one.as_dict() for one in self.root.family()] if self.root is not None else []
 
     def _tell(self, what: str, node: Node) -> None:
-        if self._hear is not None:
-            self._hear(what, node)
+        for hear in self._hear:
+            hear(what, node)
+
+
+def _has_budget(level: Node) -> bool:
+    allowed = level.envelope.profile.delegate
+    return (allowed.cpu_time, allowed.time, allowed.memory, level.envelope.profile.sandbox.memory) != (None,) * 4
 
 
 def _exceeded(level: Node, tally: Tally) -> str:
