@@ -196,6 +196,7 @@ class Streams:
                 os.fchown(descriptor, *owner)
         self.problems: list[str] = []
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._open, self._closed, self._lock = 2, False, threading.Lock()
         self._outputs = [
             threading.Thread(target=self._copy, args=("stdout", out_read, stdout, budget), daemon=True),
             threading.Thread(target=self._copy, args=("stderr", err_read, stderr, budget), daemon=True),
@@ -219,12 +220,23 @@ class Streams:
         except OSError as error:
             self.problems.append(f"{name}: {error.strerror}")
         finally:
-            os.eventfd_write(self._ended, 1)
+            with self._lock:
+                self._open -= 1
+                os.eventfd_write(self._ended, 1)
+                if self._closed and not self._open:
+                    os.close(self._ended)
 
-    def drain(self, seconds: float | None, signals: int | None = None) -> None:
+    def close(self) -> None:
+        """Nobody waits for the output any more: what still comes is delivered, and then nothing of ours is left."""
+        with self._lock:
+            self._closed = True
+            if not self._open:
+                os.close(self._ended)
+
+    def drain(self, seconds: float | None, signals: int | None = None) -> bool:
         """Wait until all output is delivered, as long as our reader takes: a pager is slow, not stuck.
 
-        Ends before that after `seconds`, and when a signal on `signals` wants us to end.
+        Ends before that after `seconds`, and when a signal on `signals` wants us to end. Returns whether it was all.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         sources = [self._ended] if signals is None else [self._ended, signals]
@@ -239,9 +251,10 @@ class Streams:
                 if signal.SIGTSTP in numbers:
                     os.kill(os.getpid(), signal.SIGSTOP)
                 if any(number in ENDING for number in numbers):
-                    return
+                    return False
             if not ready:
-                return
+                return False
+        return True
 
 
 @contextlib.contextmanager

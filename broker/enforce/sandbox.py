@@ -283,7 +283,7 @@ class Sandbox:
             case wire.Spawned():
                 self._processes[message.spawn].settle(message, descriptors[0] if descriptors else -1)
             case wire.SpawnFailed():
-                self._processes[message.spawn].settle(message)
+                self._processes.pop(message.spawn).settle(message)
             case wire.Exited():
                 self._processes.pop(message.spawn).finish(message)
             case wire.Stopped():
