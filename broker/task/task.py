@@ -32,7 +32,7 @@ from broker.errors import JournalError
 from broker.record import event
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal
-from broker.request.operation import Exec, FileAction, FileChange, Operation
+from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation
 from broker.task.tree import Node, Tree
 
 NOTE_EVENTS = {
@@ -177,7 +177,7 @@ class Task:
         """
         assessment, verdict = self.consider(operation, scope=scope, at_gate=at_gate)
         if self._must_record(operation, scope, verdict):
-            kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
+            kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
             self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
         if isinstance(verdict, Ask):
             verdict = nobody_to_ask(operation, verdict)
