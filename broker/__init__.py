@@ -1,3 +1,88 @@
-"""broker: runs AI agents in a container with no network, under a profile that the operator wrote."""
+"""broker: runs AI agents in a container with no network, under a profile that the operator wrote.
+
+`from broker import Broker, AsyncBroker`: docs/python.md. Nothing is loaded before it is wanted, so that the command line,
+which needs none of it, starts as fast as without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from broker.api import (
+        AsyncBroker,
+        Broker,
+        BrokerError,
+        Change,
+        Changes,
+        DelegateOptions,
+        Denial,
+        Explanation,
+        GuardError,
+        HostCannotEnforce,
+        JournalError,
+        Layer,
+        Options,
+        Outcome,
+        Part,
+        Profile,
+        ProfileError,
+        ProfileInfo,
+        Reason,
+        RunOptions,
+        RunResult,
+        TaskInfo,
+        TaskRequest,
+        Usage,
+        UsageError,
+        Verdict,
+        define_profile,
+    )
+
+__all__ = [
+    "AsyncBroker",
+    "Broker",
+    "BrokerError",
+    "Change",
+    "Changes",
+    "DelegateOptions",
+    "Denial",
+    "Explanation",
+    "GuardError",
+    "HostCannotEnforce",
+    "JournalError",
+    "Layer",
+    "Options",
+    "Outcome",
+    "Part",
+    "Profile",
+    "ProfileError",
+    "ProfileInfo",
+    "Reason",
+    "RunOptions",
+    "RunResult",
+    "TaskInfo",
+    "TaskRequest",
+    "Usage",
+    "UsageError",
+    "Verdict",
+    "__version__",
+    "define_profile",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load the Python interface when something of it is named."""
+    if name not in __all__:
+        raise AttributeError(f"module 'broker' has no attribute {name!r}")
+    from broker import api
+
+    value = getattr(api, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

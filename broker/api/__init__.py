@@ -1,0 +1,54 @@
+"""The Python interface: `from broker import Broker, AsyncBroker` (docs/python.md)."""
+
+from broker.api.aio import AsyncBroker
+from broker.api.broker import Broker
+from broker.api.calls import DelegateOptions, RunOptions
+from broker.api.settings import Options, define_profile
+from broker.api.values import (
+    Change,
+    Changes,
+    Denial,
+    Explanation,
+    Layer,
+    Outcome,
+    Part,
+    ProfileInfo,
+    Reason,
+    RunResult,
+    TaskInfo,
+    Usage,
+    Verdict,
+)
+from broker.decide.profile import Profile
+from broker.errors import BrokerError, GuardError, HostCannotEnforce, JournalError, ProfileError, UsageError
+from broker.request.delegation import TaskRequest
+
+__all__ = [
+    "AsyncBroker",
+    "Broker",
+    "BrokerError",
+    "Change",
+    "Changes",
+    "DelegateOptions",
+    "Denial",
+    "Explanation",
+    "GuardError",
+    "HostCannotEnforce",
+    "JournalError",
+    "Layer",
+    "Options",
+    "Outcome",
+    "Part",
+    "Profile",
+    "ProfileError",
+    "ProfileInfo",
+    "Reason",
+    "RunOptions",
+    "RunResult",
+    "TaskInfo",
+    "TaskRequest",
+    "Usage",
+    "UsageError",
+    "Verdict",
+    "define_profile",
+]
