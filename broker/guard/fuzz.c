@@ -1,8 +1,10 @@
-/* A libFuzzer program on what the guard reads from others: packets, first lines of scripts, names, paths, and
- * the memory of a process (here its own, through the same /proc/PID/mem). Built without main.c. */
+/* A libFuzzer program on what the guard reads from others: packets, first lines of scripts, names, paths, the memory of
+ * a process (here its own, through the same /proc/PID/mem), and what callers and the broker do to calls, in any order.
+ * Built without main.c. */
 #include "guard.h"
 
 #include <stdio.h>
+#include <sys/socket.h>
 
 struct guard guard = {.socket = -1};
 void guard_exit(int code) {
@@ -19,6 +21,8 @@ static void fuzz_message(const uint8_t *data, size_t size) {
     if (!message_parse(data, size, &m)) return;
     if (m.type == SETUP) must(m.setup.rules.n % 2 == 0 && !m.setup.rules.v[m.setup.rules.n]);
     if (m.type == SPAWN) must(m.id && m.spawn.argv.n && !m.spawn.argv.v[m.spawn.argv.n]);
+    if (m.type == REPLY) must(m.id && m.reply_size <= size && m.reply >= data && m.reply + m.reply_size == data + size);
+    if (m.type == SETUP) must(m.setup.views.n <= MAX_VIEWS && (!m.setup.views.n || m.setup.views.v[0][0] == '/'));
     if (m.type == ANSWER) must(m.answer.error && m.answer.error < 4096);
     message_free(&m);
 }
@@ -74,17 +78,121 @@ static void fuzz_memory(const uint8_t *data, size_t size) {
     memory_close(&m);
 }
 
+/* Calls: a broker that keeps to the protocol, and callers that do as they like. */
+enum { CLIENTS = 24, NUMBERS = 1 << 12 };
+static int link_end = -1, clients[CLIENTS];
+static struct { bool open, wanted, replied, over; } known[NUMBERS]; /* what the broker has been told, by number */
+static uint32_t last_call;
+static unsigned open_now;
+
+static void hear(void) {
+    static uint8_t packet[MAX_PACKET];
+    for (ssize_t n; (n = recv(link_end, packet, sizeof packet, MSG_DONTWAIT)) > 0;) {
+        uint16_t type;
+        uint32_t id, size;
+        must(n >= 8);
+        memcpy(&type, packet, 2);
+        memcpy(&id, packet + 4, 4);
+        bool open = known[id % NUMBERS].open;
+        if (type == CALL) {
+            must(n == 20 && !open && id && ++open_now <= 16);
+            known[id % NUMBERS].open = known[id % NUMBERS].wanted = true;
+            last_call = id;
+        } else if (type == CALL_DATA) {
+            memcpy(&size, packet + 8, 4);
+            must(open && known[id % NUMBERS].wanted && size <= MAX_CALL_PACKET && (size_t)n == 12 + size);
+            known[id % NUMBERS].wanted = false;
+        } else if (type == CALL_TAKEN) {
+            must(n == 8 && open && known[id % NUMBERS].replied);
+            known[id % NUMBERS].replied = false;
+        } else {
+            must(type == CALL_GONE && n == 8 && open);
+            memset(&known[id % NUMBERS], 0, sizeof *known);
+            open_now--;
+        }
+    }
+}
+
+void link_wait(void) { hear(); }
+
+static void turn(void) {
+    static struct pollfd on[CALLS_POLLED];
+    on[0].fd = guard.socket;
+    on[1].fd = -1;
+    unsigned count = calls_watch(on);
+    poll(on, count, 0);
+    calls_step(on, count);
+}
+
+static void client_acts(unsigned what, unsigned which, size_t size) {
+    static const uint8_t bytes[255 * 259];
+    static uint8_t room[MAX_CALL_PACKET];
+    int *c = &clients[which % CLIENTS], pair[2];
+    if (what == 0 && *c < 0) {
+        must(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair));
+        *c = pair[0];
+        calls_connected(pair[1]);
+    } else if (*c < 0) return;
+    else if (what == 1) send(*c, bytes, size, MSG_NOSIGNAL);
+    else if (what == 2) recv(*c, room, sizeof room, 0);
+    else if (what == 3) shutdown(*c, (int)(size % 3));
+    else if (what == 4) {
+        close(*c);
+        *c = -1;
+    }
+}
+
+static void broker_acts(unsigned what, uint32_t back, size_t size) {
+    static const uint8_t bytes[MAX_CALL_PACKET];
+    uint32_t id = last_call - back % 32;
+    if (!id) return;
+    hear();
+    if (what == 5 && !known[id % NUMBERS].replied && !known[id % NUMBERS].over) {
+        known[id % NUMBERS].replied = known[id % NUMBERS].open;
+        calls_reply(id, bytes, size < sizeof bytes ? size : sizeof bytes);
+    } else if (what == 6 && known[id % NUMBERS].open) {
+        known[id % NUMBERS].wanted = true;
+        calls_next(id);
+    } else if (what == 7) {
+        known[id % NUMBERS].over = known[id % NUMBERS].open;
+        calls_hang_up(id);
+    }
+}
+
+static void fuzz_calls(const uint8_t *data, size_t size) {
+    if (link_end < 0) {
+        int pair[2];
+        must(!calls_listen() || errno == EADDRINUSE); /* another fuzzer's; here nobody comes that way */
+        must(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
+        guard.socket = pair[0];
+        link_end = pair[1];
+        task_new(getpid(), spawn_new(1, getpid(), -1, -1), 7)->tgid = getpid();
+        memset(clients, -1, sizeof clients);
+    }
+    for (size_t i = 0; i + 2 < size; i += 3) {
+        unsigned what = data[i] % 8;
+        if (what < 5) client_acts(what, data[i + 1], data[i + 2] * 259u);
+        else broker_acts(what, data[i + 1], data[i + 2] * 257u);
+        if (data[i] & 8) turn();
+        if (data[i] & 16) hear();
+    }
+    for (unsigned i = 0; i < CLIENTS; i++) client_acts(4, i, 0);
+    for (unsigned i = 0; i < 8; i++) turn(), hear();
+    must(!open_now); /* whoever called is gone, and the broker knows */
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 2) return 0;
     char *text = must_alloc(size);
     memcpy(text, data + 1, size - 1); /* ends in a NUL */
-    switch (data[0] % 5) {
+    switch (data[0] % 6) {
     case 0: fuzz_message(data + 1, size - 1); break;
     case 1: fuzz_shebang(data + 1, size - 1); break;
     case 2: fuzz_names(text, size); break;
     case 3: fuzz_path(text); break;
     case 4: fuzz_memory(data + 1, size - 1); break;
+    case 5: fuzz_calls(data + 1, size - 1); break;
     }
     free(text);
     return 0;

@@ -97,7 +97,7 @@ def test_an_empty_file_and_a_name_that_looks_like_an_option(broker_file: Callabl
     [
         (lambda path: None, 2, b": no such file\n"),
         (lambda path: path.mkdir(), 1, b": it is a folder\n"),
-        (lambda path: os.mkfifo(path), 1, b": it is no regular file\n"),
+        (os.mkfifo, 1, b": it is no regular file\n"),
         (lambda path: path.symlink_to("/dev/zero"), 1, b": it is no regular file\n"),
         (lambda path: path.symlink_to(path), 1, b": Too many levels of symbolic links\n"),
         (lambda path: path.symlink_to("nowhere"), 2, b": no such file\n"),

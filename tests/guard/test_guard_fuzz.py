@@ -26,6 +26,10 @@ VALID = (
     wire.encode(wire.Signal(spawn=1, signal=9, group=True)),
     wire.encode(wire.Kill(spawn=1)),
     wire.encode(wire.Shutdown()),
+    wire.encode(wire.Reply(call=1, data=b"x\0")),
+    wire.encode(wire.CallNext(call=1)),
+    wire.encode(wire.HangUp(call=1)),
+    wire.encode(setup(flags=wire.SetupFlag.CALLS, views=("/work", "/tmp"))),
 )
 
 
@@ -100,6 +104,7 @@ def test_a_few_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:
         (tmp_path / f"message{i}").write_bytes(b"\0" + packet)
     (tmp_path / "script").write_bytes(b"\x01#! /bin/sh -e\n")
     (tmp_path / "path").write_bytes(b"\x03/proc/self/root/work/../x")
+    (tmp_path / "calls").write_bytes(b"\x05" + bytes((8, 0, 0, 9, 0, 9, 29, 0, 255, 30, 0, 0, 31, 0, 0, 12, 0, 0)))
     fuzzer = build.build(build.FUZZER)
     done = subprocess.run(
         [fuzzer, "-max_total_time=5", "-max_len=4096", "-timeout=5", tmp_path],
