@@ -4,12 +4,9 @@
 which needs none of it, starts as fast as without.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # true to whoever checks types, by its name: to import `typing` takes longer than all that `broker -V` does
 if TYPE_CHECKING:
     from broker.api import (
         AsyncBroker,
