@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OK = 0
 TAMPERED = 1  # of `events verify`; elsewhere 1 is the command's own
+NOTHING = 1  # of `tasks kill`
 USAGE = 64  # the names and numbers 64 to 78 are those of sysexits.h
 BAD_PROFILE = 65
 INTERNAL = 70
@@ -18,7 +19,7 @@ SIGNAL = 128  # plus the signal's number
 
 EXIT_CODES: tuple[tuple[int, str], ...] = (
     (OK, "it worked"),
-    (TAMPERED, "`events verify`: a journal was altered"),
+    (TAMPERED, "`events verify`: a journal was altered; `tasks kill`: there was nothing to end"),
     (USAGE, "the command line is wrong"),
     (BAD_PROFILE, "a profile cannot be used"),
     (INTERNAL, "broker or its guard failed; nothing runs on without them"),

@@ -1,0 +1,123 @@
+"""`broker tasks` on a terminal: the trees, drawn again when something changes, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from broker.cli import exit_codes, tasks_text
+from broker.cli.terminal import Colours
+from broker.errors import UsageError
+from broker.task.watching import connect, listen, pictures
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from broker.task.watching import Watched
+
+LOOK = 0.5  # seconds between two looks for new runs
+REDRAW = 0.1
+DENIALS = 6  # lines below the trees
+_STYLES = {"running": "green", "starting": "yellow", "ending": "yellow", "landing": "cyan", "stopping": "red", "finished": "dim"}
+_RISKS = {"safe": "green", "local_write": "green", "code_execution": "yellow", "install": "yellow"}
+
+
+def live(word: str | None) -> int:
+    """Draw until Ctrl-C; of one run, until it is over."""
+    from broker.cli.tasks import matching
+
+    coloured = Colours(sys.stdout).enabled
+    console = Console(highlight=False, markup=False, emoji=False, no_color=not coloured)
+    runs: dict[str, Watched] = {}
+    if word is not None and not matching(runs := _found(runs), word):
+        raise UsageError(f"no run called {word!r} runs now. `broker tasks` shows those that do")
+    looked = 0.0
+    with Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as screen:
+        try:
+            while True:
+                if time.monotonic() - looked >= LOOK:
+                    runs, looked = _found(runs), time.monotonic()
+                shown = [runs[run] for run in (matching(runs, word) if word is not None else runs)]
+                screen.update(drawn(shown, console.height), refresh=True)
+                if word is not None and not shown:
+                    return exit_codes.OK
+                drawn_at = time.monotonic()
+                listen(list(runs.values()), REDRAW)
+                if (early := REDRAW - (time.monotonic() - drawn_at)) > 0:  # a change a millisecond is not drawn as often
+                    time.sleep(early)
+        except KeyboardInterrupt:
+            return exit_codes.OK
+        finally:
+            for one in runs.values():
+                one.close()
+
+
+def _found(runs: dict[str, Watched]) -> dict[str, Watched]:
+    """Return the runs that there are now, those that are new asked to tell of themselves."""
+    there = {run: one for run, one in runs.items() if not one.over}
+    for run, one in runs.items():
+        if one.over:
+            one.close()
+            there.pop(run, None)
+    new = connect(there)
+    pictures(new, follow=True)
+    return dict(sorted({**there, **new}.items()))
+
+
+def drawn(runs: list[Watched], height: int) -> RenderableType:
+    """Return what is to be seen. Of what does not fit, tasks that have ended go first."""
+    if not runs:
+        return Text("nothing runs  (Ctrl-C leaves)", style="dim")
+    denials = sorted(((one, row) for one in runs for row in one.denials), key=lambda pair: float(pair[1]["at"]))[-DENIALS:]
+    room = height - len(denials) - 3 - 3 * len(runs)
+    hide = sum(len(one.tasks) for one in runs) > room
+    parts: list[RenderableType] = []
+    for one in runs:
+        parts += [_tree(one, hide=hide), Text("")] if one.answers else [Text(tasks_text.no_answer(one), style="red"), Text("")]
+    parts += [_denial(one, row, several=len(runs) > 1) for one, row in denials]
+    parts.append(Text(f"end one: broker tasks kill {runs[-1].run.rpartition('-')[2]}.1   Ctrl-C leaves", style="dim"))
+    return Group(*parts)
+
+
+def _tree(one: Watched, *, hide: bool) -> RenderableType:
+    gone = _ended_below(one) if hide else set()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=False)
+    for number, name in enumerate(tasks_text.HEADINGS):
+        last = number == len(tasks_text.HEADINGS) - 1
+        table.add_column(name, justify="right" if number in tasks_text.NUMBERS else "left", no_wrap=True,
+                         overflow="ellipsis", ratio=1 if last else None)  # fmt: skip
+    for guide, row in tasks_text.guided(one, gone):
+        table.add_row(*_styled(row, tasks_text.cells(one, row, guide)))
+    more = [Text(f"and {len(gone)} that have ended", style="dim")] if gone else []
+    return Group(Text(tasks_text.heading(one), style="bold"), table, *more)
+
+
+def _ended_below(one: Watched) -> set[str]:
+    """Return the tasks that have ended; none with something below it that has not."""
+    return {row["task"] for row in one.below() if all(each["state"] == "ended" for each in one.below(row["task"]))}
+
+
+def _styled(row: dict[str, Any], cells: tuple[str, ...]) -> list[Text]:
+    over = row["state"] == "ended"
+    texts = [Text(cell, style="dim" if over else "") for cell in cells]
+    if not over:
+        texts[2].stylize(_RISKS.get(cells[2], "red"))
+        texts[3].stylize("" if cells[3] == "trusted" else "yellow")
+    texts[4].stylize(_STYLES.get(cells[4], "red"))
+    if row["denied"]:
+        texts[5].stylize("bold red")
+    return texts
+
+
+def _denial(one: Watched, row: dict[str, Any], *, several: bool) -> Text:
+    times = f"  ×{row['count']}" if row["count"] > 1 else ""
+    where = one.id_of(row["task"]) if several else ".".join(row["task"].split("/")[1:]) or "root"
+    text = Text("denied  ", style="red", no_wrap=True, overflow="ellipsis")
+    text.append(f"{where}  {tasks_text.denial_text(row)}{times}", style="default")
+    return text
