@@ -7,6 +7,7 @@ of each step is written before the step, and whatever goes wrong on the way ends
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import threading
@@ -133,9 +134,13 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
 
 
 def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
-    """Return how the profiles of sub-tasks are found: in the operator's folders, never in the workspace."""
+    """Return how the profiles of sub-tasks are found: in the operator's folders, never in the workspace.
+
+    Each is read once: what a name means does not change while a run goes on.
+    """
     given = {profile.name: profile for profile in request.profiles}
 
+    @functools.cache
     def find(name: str) -> Profile:
         from broker.profiles.load import load_profile
 
@@ -143,6 +148,7 @@ def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
             return given[name]
         return load_profile(name, profile_dirs=request.profile_dirs, workspace=workspace)
 
+    @functools.cache
     def known() -> tuple[Profile, ...]:
         from broker.profiles.load import list_profiles
 

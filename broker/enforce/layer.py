@@ -121,10 +121,10 @@ class Layer:
             return file_user(self.manifest.uid, self.manifest.gid)
         return contextlib.nullcontext()
 
-    def update(self, **changed: Any) -> None:
-        """Change the manifest, on disk too, in one step."""
+    def update(self, *, sync: bool = True, **changed: Any) -> None:
+        """Change the manifest, on disk too, in one step. Without `sync` a power cut may undo it."""
         self.manifest = replace(self.manifest, **changed)
-        write_whole(self.folder / MANIFEST, json.dumps(asdict(self.manifest)).encode("ascii"))
+        write_whole(self.folder / MANIFEST, json.dumps(asdict(self.manifest)).encode("ascii"), sync=sync)
 
     def abandoned(self) -> bool:
         """Whether its task was never seen to end: its broker is dead."""
@@ -215,7 +215,7 @@ def make_layer(
         layer = Layer(folder, manifest, views, between)
         for number in range(len(manifest.parts)):
             _make_part(folder / str(number), layer.place(number), manifest)
-        layer.update()
+        layer.update(sync=not manifest.parent)  # a child's changes would be of no use without its parent's
         if os.geteuid() == 0:
             # The task's user may go through, and nobody else.
             os.chown(folder, 0, manifest.gid)
@@ -318,14 +318,15 @@ def one_landing_at_a_time(base: Path, layer: Layer) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Write a small file so that it is either the old one or the new one, whatever happens."""
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     temporary.replace(path)
 
 

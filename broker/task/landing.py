@@ -43,6 +43,9 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
     Raises JournalError when the record cannot be made; nothing has landed then. Whatever else goes wrong is in the
     answer, and the layer is kept.
     """
+    if layer.untouched():
+        layer.remove()
+        return as_result(Judged(), (), layer, "")
     judge = ChangeJudge(layer, task.envelope, task.context, task.grants(), how.keep, how.aliases)
     with layer.locked(), one_landing_at_a_time(layer.folder.parent, layer):
         try:
