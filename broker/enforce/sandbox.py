@@ -14,6 +14,7 @@ import select
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -149,6 +150,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="guard-link", daemon=True)
+        _ours.add(self)
 
     @classmethod
     def start(cls, engine: Engine, plan: Plan, setup: wire.Setup, judge: Judge) -> Sandbox:
@@ -305,6 +307,22 @@ class Sandbox:
                 raise GuardError(f"the guard gave up at {message.step}: {os.strerror(message.error)}")
             case wire.Hello() | wire.Ready():
                 raise GuardError("the guard greeted twice")
+
+
+_ours: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Let go of the links, in a process that was forked off without an exec: a Python program's own worker.
+
+    INVARIANT: a sandbox ends with its broker. A guard sees the end of its link when nobody holds the other side any more,
+    and a worker that outlived the broker would (tests/api/test_lifetime.py).
+    """
+    for sandbox in list(_ours):
+        sandbox._link.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def _greet(container: Container) -> tuple[wire.Hello, socket.socket]:
