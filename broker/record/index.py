@@ -35,7 +35,7 @@ _TABLES = """
 CREATE TABLE runs (
   id INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, files TEXT NOT NULL, segment INTEGER NOT NULL,
   offset INTEGER NOT NULL, head TEXT NOT NULL, count INTEGER NOT NULL, profiles TEXT NOT NULL, trouble TEXT NOT NULL);
-CREATE TABLE facts (id INTEGER PRIMARY KEY, facts TEXT NOT NULL UNIQUE);
+CREATE TABLE facts (id INTEGER PRIMARY KEY, facts TEXT NOT NULL);
 CREATE TABLE counts (
   run INTEGER NOT NULL, facts INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (run, facts)) WITHOUT ROWID;
 CREATE TABLE events (
@@ -196,10 +196,8 @@ class Index:
         found = self._ids.get(facts)
         if found is None:
             text = json.dumps(facts)
-            self._db.execute("INSERT OR IGNORE INTO facts VALUES (NULL, ?)", (text,))
-            found = self._db.execute("SELECT id FROM facts WHERE facts = ?", (text,)).fetchone()[0]
-            assert isinstance(found, int)
-            self._ids[facts] = found
+            found = self._ids[facts] = short_hash(text.encode())
+            self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (found, text))
         return found
 
     # --- asking
@@ -235,6 +233,8 @@ class Index:
         wanted, total, expected = {}, 0, 0
         for number, text, count in self._db.execute(query, (known.id,)):
             total += count
+            if short_hash(text.encode()) != number:
+                raise Untrue
             if selection.admits(facts := _facts(text)):
                 wanted[number] = facts
                 expected += count
@@ -248,13 +248,15 @@ class Index:
         return wanted
 
     def _compare_last(self, source: Lines, known: _Known) -> None:
-        """The journal's own last line says how many there are, and cannot say so twice."""
+        """Find the last line in the journal, where the index says that it is, and where it says that it goes on."""
         if known.count == 0:
+            if known.end != START:
+                raise Untrue
             return
-        last = self._db.execute(
-            "SELECT segment, offset FROM events WHERE run = ? AND number = ?", (known.id, known.count)
-        ).fetchone()
-        if last is None or event.digest(source.at(Place(*last))) != known.head:
+        query = "SELECT segment, offset FROM events WHERE run = ? AND number = ?"
+        last = self._db.execute(query, (known.id, known.count)).fetchone()
+        line = b"" if last is None else source.at(Place(*last))
+        if not line or event.digest(line) != known.head or known.end != Place(last[0], last[1] + len(line) + 1):
             raise Untrue
 
     def _rows(self, known: _Known, wanted: dict[int, Facts], selection: Selection, newest: int | None) -> Iterator[Row]:
