@@ -24,7 +24,7 @@ EXAMPLES: dict[Risk, tuple[str, ...]] = {
     Risk.SAFE: ("git status", "grep -rn TODO .", "sed -n 1,20p README.md"),
     Risk.LOCAL_WRITE: ("touch notes.txt", "git add -A", "rm -r build"),
     Risk.CODE_EXECUTION: ("make", "npm test", "python3 tool.py"),
-    Risk.INSTALL: ("npm ci", "pip install requests", "apt-get install jq"),
+    Risk.INSTALL: ("npm ci", "pip install requests", "cargo install x"),
     Risk.NETWORK_EGRESS: ("curl https://example.com", "git push", "ssh example.com"),
     Risk.SYSTEM_WRITE: ("sudo ls", "touch /etc/motd", "cat ~/.ssh/id_ed25519"),
     Risk.PERSISTENCE: ("touch .git/hooks/post-merge", "crontab jobs", "tee -a ~/.bashrc"),

@@ -227,6 +227,12 @@ def _delegation(before: Profile, after: Profile) -> Iterator[Change]:
             for name in old.profiles:
                 if name not in new.profiles:
                     yield _narrower("delegate.profiles", f"may no longer hand work to the profile {name}")
+    for path in new.agents:
+        if path not in old.agents:
+            yield _wider("delegate.agents", f"may start tasks that {path} leads")
+    for path in old.agents:
+        if path not in new.agents:
+            yield _narrower("delegate.agents", f"may no longer start tasks that {path} leads")
     for key, what, show in (
         ("depth", "levels of child tasks", str), ("breadth", "children at once", str), ("tasks", "child tasks", str),
         ("cpu_time", "processor time of child tasks", show_time), ("time", "time of child tasks", show_time),

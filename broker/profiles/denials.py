@@ -6,6 +6,7 @@ the classifier that is installed and the profile as it is now.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,8 @@ from broker.decide.wording import describe
 from broker.profiles.judge import context_in
 from broker.request.operation import Exec, ShellText
 
-REDACTED = "<redacted:"
+# What the record holds in a secret's place (broker/record/redact.py; a test compares).
+REDACTED = re.compile(r"redacted[ -]sha256-[0-9a-f]{12}-[0-9]+|<redacted:")
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class Tried:
     @property
     def redacted(self) -> bool:
         """Whether a secret was left out of the record, so that nobody knows the words."""
-        return any(REDACTED in word for word in self.argv)
+        return any(REDACTED.search(word) for word in self.argv)
 
 
 @dataclass(slots=True)

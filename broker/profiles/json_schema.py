@@ -147,6 +147,7 @@ _SANDBOX: Schema = {
 
 _DELEGATE: Schema = {
     "profiles": _words("Profiles that its children may have (any)", pattern="^[a-z0-9][a-z0-9._-]*$"),
+    "agents": _words("Programs, by absolute path, that lead sub-tasks: their start is not judged", pattern="^/"),
     "depth": _number("Levels of tasks below it", minimum=0, maximum=10_000),
     "breadth": _number("Children at once", minimum=0, maximum=10_000),
     "tasks": _number("Descendants in all", minimum=0, maximum=10_000),
