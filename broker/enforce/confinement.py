@@ -16,6 +16,8 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.enforce import wire
 from broker.enforce.engine import Bind, Limits, Overlay, Plan, Tmpfs
+from broker.enforce.mounts import is_below
+from broker.enforce.runtime import runtime_bases
 from broker.enforce.workspace import Workspace
 from broker.errors import UsageError
 
@@ -75,6 +77,7 @@ def _plan(
     for path in wishes.read_only:
         if not os.path.exists(path):
             raise UsageError(f"profile {profile.name} shows {path}, which does not exist")
+        _refuse_runtime(profile.name, path)
     return Plan(
         task=task, uid=workspace.uid, gid=workspace.gid, workspace=workspace.path, home=HOME,
         binds=(*(Bind(source=os.path.realpath(path), target=path) for path in wishes.read_only), *workspace.binds()),
@@ -90,6 +93,14 @@ def _plan(
         labels=(("broker.profile", profile.digest),),
         guard=os.path.join(run_dir, "guard"), run_dir=run_dir,
     )  # fmt: skip
+
+
+def _refuse_runtime(profile: str, path: str) -> None:
+    """Keep the control sockets of all runs out of reach: a read-only view of a socket is no hindrance to connect to it."""
+    real = os.path.realpath(path)
+    for base in map(os.path.realpath, runtime_bases()):
+        if os.path.exists(base) and (is_below(base, real) or is_below(real, base)):
+            raise UsageError(f"profile {profile} shows {path}, and broker's own running folder ({base}) with it. Name what the task needs")
 
 
 def _setup(

@@ -15,30 +15,26 @@ import json
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from broker.decide.verdict import Deny
-from broker.enforce.runtime import OwnerMark, boot_id, runtime_base
+from broker.enforce.runtime import OwnerMark, runtime_base
 from broker.errors import HostCannotEnforce
+from broker.task.control_socket import FOLDER, control_folder, is_our_operator, listen, socket_name
 from broker.task.tree import Node, Tree, denial_row
 
-FOLDER = "control"  # in the runtime base
-SUFFIX = ".sock"
 TICK = 0.02  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
 MOST_READERS = 32
 MOST_REQUEST = 4096  # bytes
 MOST_WAITING = 1 << 20  # bytes for one reader
 MOST_DENIALS = 500  # different ones within a tick
 KILLED = "killed"
-_UCRED = struct.Struct("iII")
 
 
 class _Reader:
@@ -118,7 +114,7 @@ class Control:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
             self._folder = control_folder()
-            self._listener = _listen(self._folder, self._name)
+            self._listener = listen(self._folder, self._name, MOST_READERS)
         except OSError as error:
             os.close(self._wake)
             self._selector.close()
@@ -291,82 +287,6 @@ class Control:
                 self._send(reader)
             except OSError:
                 self._drop(reader)
-
-
-def control_folder() -> int:
-    """Open the folder of the control sockets, made if missing. Raises OSError, HostCannotEnforce."""
-    folder = runtime_base() / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return open_folder(folder)
-
-
-def open_folder(folder: Path) -> int:
-    """Open a folder of control sockets. Raises OSError; PermissionError for one that others could put something into."""
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    facts = os.fstat(descriptor)
-    if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
-        os.close(descriptor)
-        raise PermissionError(1, "it belongs to somebody else, or others can reach it")
-    return descriptor
-
-
-def socket_name(run: str, owner: OwnerMark) -> str:
-    """Return the name of a run's socket. It says whose it is, so that a dead one's can be told without a word to the others."""
-    return f"{run}.{owner.pid}.{owner.start}{SUFFIX}"
-
-
-def owner_of(name: str) -> tuple[str, OwnerMark] | None:
-    """Return the run and the broker that a socket's name says; None for another file's."""
-    match name.removesuffix(SUFFIX).split("."):
-        case [run, pid, start] if name.endswith(SUFFIX) and run and pid.isdigit():
-            return run, OwnerMark(int(pid), start, boot_id())
-        case _:
-            return None
-
-
-def address(folder: int, name: str) -> str:
-    """Return the address of a socket in an open folder: a path in a sockaddr has 107 bytes at most (unix(7))."""
-    return f"/proc/self/fd/{folder}/{name}"
-
-
-def _listen(folder: int, name: str) -> socket.socket:
-    """Make a listening socket. It gets its name when it listens: who finds one that nobody answers at removes it."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made = f".{name}"
-    try:
-        listener.bind(address(folder, made))
-        os.chmod(made, 0o600, dir_fd=folder)
-        listener.listen(MOST_READERS)
-        listener.setblocking(False)
-        os.rename(made, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        listener.close()
-        with contextlib.suppress(OSError):
-            os.unlink(made, dir_fd=folder)
-        raise
-    return listener
-
-
-def is_our_operator(connection: socket.socket) -> bool:
-    """Whether the other end is a process of our user, or root's, and lives in no sandbox.
-
-    The kernel noted uid and pid when it connected (SO_PEERCRED in unix(7)). A process of a pid namespace below ours has
-    another pid in there as well (NSpid in proc(5)); one that we cannot see has none here.
-    """
-    pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    if uid not in (0, os.geteuid()) or pid == 0:
-        return False
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    names = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-    return len(names) == len(_own_names())
-
-
-def _own_names() -> list[str]:
-    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-    return next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
 
 
 def _decoded(line: bytes) -> object:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.enforce.runtime import runtime_bases
-from broker.task.control import FOLDER, address, open_folder, owner_of
+from broker.task.control_socket import FOLDER, address, open_folder, owner_of
 
 PATIENCE = 2.0  # seconds for an answer; a broker that is stopped gives none
 DENIALS_SHOWN = 100
@@ -72,6 +72,11 @@ class Watched:
         now = time.monotonic()
         match message:
             case {"event": "tree", "tasks": list(rows)}:
+                if not self.answers:  # what was refused before we came
+                    self.denials += [
+                        {"task": row["task"], "at": 0.0, "count": row["denied"], **row["last_denial"]}
+                        for row in rows if row["last_denial"] is not None
+                    ]  # fmt: skip
                 self.facts = {key: value for key, value in message.items() if key not in ("event", "tasks", "missed")}
                 self.tasks = {row["task"]: row for row in rows}
                 self.heard = dict.fromkeys(self.tasks, now)
