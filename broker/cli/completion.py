@@ -25,7 +25,7 @@ broker completion fish > ~/.config/fish/completions/broker.fish"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker completion` takes."""
     parser.add_argument("shell", nargs="?", choices=["bash", "zsh", "fish"], help="whose script to print")
-    parser.add_argument("--names", choices=["profiles", "runs"], help="print these names, one a line")
+    parser.add_argument("--names", choices=["profiles", "runs", "tasks"], help="print these names, one a line")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,6 +66,8 @@ def _sub_words(verb: str) -> tuple[str, ...]:
     """Return the fixed words that can follow a verb."""
     if verb == "events":
         return ("verify", "last")
+    if verb == "tasks":
+        return ("kill",)
     parser = Parser(prog=f"broker {verb}")
     import_module(VERBS[verb][1]).add_arguments(parser)
     words: list[str] = []
@@ -82,6 +84,12 @@ def _names(kind: str) -> list[str]:
             from broker.record.run_files import list_runs, state_dir
 
             return ["last", *(path.stem for path in list_runs(state_dir()))]
+        if kind == "tasks":
+            from broker.task.watching import connect, pictures
+
+            running = connect()
+            pictures(running)
+            return [one.id_of(row["task"]) for one in running.values() for row in one.below() if row["state"] != "ended"]
         from broker.profiles.load import BrokenProfile, list_profiles
 
         return [each.name for each in list_profiles() if not isinstance(each, BrokenProfile)]
@@ -144,6 +152,7 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
         '    -*) COMPREPLY=($(compgen -W "$flags" -- "$cur")) ;;',
         "    *)",
         '      if [ "$verb" = events ]; then words="$words $(broker completion --names runs 2>/dev/null)"; fi',
+        '      if [ "$verb:${COMP_WORDS[2]}" = tasks:kill ]; then words=$(broker completion --names tasks 2>/dev/null); fi',
         '      if [ "$verb:${COMP_WORDS[2]}" = profile:show ]; then',
         '        words="$words $(broker completion --names profiles 2>/dev/null)"; fi',
         '      COMPREPLY=($(compgen -W "$words" -- "$cur"))',
@@ -172,6 +181,8 @@ def _zsh(options: dict[str, tuple[Option, ...]]) -> str:
             specs.append("'*::command:_normal'")
         elif verb == "events":
             specs.append("'*:run:(verify $(broker completion --names runs 2>/dev/null))'".replace("'", '"'))
+        elif verb == "tasks":
+            specs += ["'1:word:(kill)'", '"*:task:($(broker completion --names tasks 2>/dev/null))"']
         elif words := _sub_words(verb):
             specs += [_quote(f"1:word:({' '.join(words)})"), "'*:file:_files'"]
         else:
@@ -230,6 +241,9 @@ def _fish(options: dict[str, tuple[Option, ...]]) -> str:
             lines.append(f"complete -c broker {seen} -a '(__fish_complete_subcommand)'")
         if verb == "events":
             lines.append(f"complete -c broker {seen} -a '(broker completion --names runs 2>/dev/null)'")
+        if verb == "tasks":
+            behind_kill = "-n '__fish_seen_subcommand_from tasks; and __fish_seen_subcommand_from kill'"
+            lines.append(f"complete -c broker {behind_kill} -a '(broker completion --names tasks 2>/dev/null)'")
     return "\n".join(lines) + "\n"
 
 

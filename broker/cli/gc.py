@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from broker.profiles.quantity import parse_time
     from broker.record.run_files import state_dir
     from broker.task.landing import old_layers, recover_landings, remove_old
+    from broker.task.watching import sweep as sweep_control_sockets
 
     if args.keep < 0 or (args.keep and not args.journals):
         raise UsageError("--keep says how many records stay, and goes with --journals")
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     base = layers_base(state_dir())
     removed: list[str] = []
     if not args.dry_run:
-        removed += BubblewrapEngine().sweep()
+        removed += [*BubblewrapEngine().sweep(), *sweep_control_sockets()]
         if docker_may_answer():
             removed += engine_named("docker").sweep()
         removed += recover_landings(base)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from broker.cli import exit_codes, tasks_text
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 LOOK = 0.5  # seconds between two looks for new runs
 REDRAW = 0.1
 DENIALS = 6  # lines below the trees
+LEAST = 24  # columns for what a task does
 _STYLES = {"running": "green", "starting": "yellow", "ending": "yellow", "landing": "cyan", "stopping": "red", "finished": "dim"}
 _RISKS = {"safe": "green", "local_write": "green", "code_execution": "yellow", "install": "yellow"}
 
@@ -44,7 +44,7 @@ def live(word: str | None) -> int:
                 if time.monotonic() - looked >= LOOK:
                     runs, looked = _found(runs), time.monotonic()
                 shown = [runs[run] for run in (matching(runs, word) if word is not None else runs)]
-                screen.update(drawn(shown, console.height), refresh=True)
+                screen.update(drawn(shown, console), refresh=True)
                 if word is not None and not shown:
                     return exit_codes.OK
                 drawn_at = time.monotonic()
@@ -70,32 +70,37 @@ def _found(runs: dict[str, Watched]) -> dict[str, Watched]:
     return dict(sorted({**there, **new}.items()))
 
 
-def drawn(runs: list[Watched], height: int) -> RenderableType:
+def drawn(runs: list[Watched], console: Console) -> RenderableType:
     """Return what is to be seen. Of what does not fit, tasks that have ended go first."""
     if not runs:
         return Text("nothing runs  (Ctrl-C leaves)", style="dim")
     denials = sorted(((one, row) for one in runs for row in one.denials), key=lambda pair: float(pair[1]["at"]))[-DENIALS:]
-    room = height - len(denials) - 3 - 3 * len(runs)
+    room = console.height - len(denials) - 3 - 3 * len(runs)
     hide = sum(len(one.tasks) for one in runs) > room
-    parts: list[RenderableType] = []
+    lines: list[Text] = []
     for one in runs:
-        parts += [_tree(one, hide=hide), Text("")] if one.answers else [Text(tasks_text.no_answer(one), style="red"), Text("")]
-    parts += [_denial(one, row, several=len(runs) > 1) for one, row in denials]
-    parts.append(Text(f"end one: broker tasks kill {runs[-1].run.rpartition('-')[2]}.1   Ctrl-C leaves", style="dim"))
-    return Group(*parts)
+        lines += _tree(one, console.width, hide=hide) if one.answers else [Text(tasks_text.no_answer(one), style="red")]
+        lines.append(Text(""))
+    lines += [_denial(one, row, several=len(runs) > 1) for one, row in denials]
+    lines.append(Text(f"end one: broker tasks kill {runs[-1].run.rpartition('-')[2]}.1   Ctrl-C leaves", style="dim"))
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
 
 
-def _tree(one: Watched, *, hide: bool) -> RenderableType:
+def _tree(one: Watched, width: int, *, hide: bool) -> list[Text]:
     gone = _ended_below(one) if hide else set()
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=False)
-    for number, name in enumerate(tasks_text.HEADINGS):
-        last = number == len(tasks_text.HEADINGS) - 1
-        table.add_column(name, justify="right" if number in tasks_text.NUMBERS else "left", no_wrap=True,
-                         overflow="ellipsis", ratio=1 if last else None)  # fmt: skip
-    for guide, row in tasks_text.guided(one, gone):
-        table.add_row(*_styled(row, tasks_text.cells(one, row, guide)))
-    more = [Text(f"and {len(gone)} that have ended", style="dim")] if gone else []
-    return Group(Text(tasks_text.heading(one), style="bold"), table, *more)
+    lines = [Text(tasks_text.heading(one), style="bold")]
+    for row, cells, what in tasks_text.laid_out(one, gone):
+        texts = _styled(row, cells)
+        line = Text("  ").join(texts)
+        if width - len(line) >= LEAST:
+            lines.append(line.append(f"  {what}", style="dim" if row is None or row["state"] == "ended" else ""))
+        else:  # a narrow terminal: what it does has a line of its own
+            lines += [Text(" ").join(texts), Text(f"{' ' * len(cells[0])} {what}", style="dim")]
+    if gone:
+        lines.append(Text(f"and {len(gone)} that have ended", style="dim"))
+    return lines
 
 
 def _ended_below(one: Watched) -> set[str]:
@@ -103,13 +108,15 @@ def _ended_below(one: Watched) -> set[str]:
     return {row["task"] for row in one.below() if all(each["state"] == "ended" for each in one.below(row["task"]))}
 
 
-def _styled(row: dict[str, Any], cells: tuple[str, ...]) -> list[Text]:
-    over = row["state"] == "ended"
+def _styled(row: dict[str, Any] | None, cells: list[str]) -> list[Text]:
+    over = row is None or row["state"] == "ended"
     texts = [Text(cell, style="dim" if over else "") for cell in cells]
+    if row is None:
+        return texts
     if not over:
-        texts[2].stylize(_RISKS.get(cells[2], "red"))
-        texts[3].stylize("" if cells[3] == "trusted" else "yellow")
-    texts[4].stylize(_STYLES.get(cells[4], "red"))
+        texts[2].stylize(_RISKS.get(cells[2].strip(), "red"))
+        texts[3].stylize("" if cells[3].strip() == "trusted" else "yellow")
+    texts[4].stylize(_STYLES.get(cells[4].strip(), "red"))
     if row["denied"]:
         texts[5].stylize("bold red")
     return texts
@@ -118,6 +125,4 @@ def _styled(row: dict[str, Any], cells: tuple[str, ...]) -> list[Text]:
 def _denial(one: Watched, row: dict[str, Any], *, several: bool) -> Text:
     times = f"  ×{row['count']}" if row["count"] > 1 else ""
     where = one.id_of(row["task"]) if several else ".".join(row["task"].split("/")[1:]) or "root"
-    text = Text("denied  ", style="red", no_wrap=True, overflow="ellipsis")
-    text.append(f"{where}  {tasks_text.denial_text(row)}{times}", style="default")
-    return text
+    return Text("denied  ", style="red").append(f"{where}  {tasks_text.denial_text(row)}{times}", style="default")

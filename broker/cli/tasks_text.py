@@ -5,7 +5,7 @@ Labels, commands and reasons are a task's own words: they are escaped here, befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.terminal import command_line, escape, shorten
@@ -22,17 +22,25 @@ def plain(one: Watched) -> str:
     """Return a run's tree as text."""
     if not one.answers:
         return no_answer(one)
-    rows = [HEADINGS, *(cells(one, row, guide) for guide, row in guided(one))]
-    widths = [max(len(row[number]) for row in rows) for number in range(len(HEADINGS) - 1)]
-    lines = [heading(one)]
-    for row in rows:
-        padded = [
-            cell.rjust(width) if number in NUMBERS else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ]
-        lines.append("  ".join([*padded, row[-1]]).rstrip())
-    lines += last_denials(one)
-    return "\n".join(lines)
+    lines = ["  ".join([*padded, what]).rstrip() for _, padded, what in laid_out(one)]
+    return "\n".join([heading(one), *lines, *last_denials(one)])
+
+
+def laid_out(one: Watched, hidden: Container[str] = ()) -> list[tuple[dict[str, Any] | None, list[str], str]]:
+    """Return the lines of a run's tree: the task (None: the headings), its cells of one width each, and what it does."""
+    rows = [(None, HEADINGS), *((row, cells(one, row, guide)) for guide, row in guided(one, hidden))]
+    widths = [max(len(texts[number]) for _, texts in rows) for number in range(len(HEADINGS) - 1)]
+    return [
+        (
+            row,
+            [
+                cell.rjust(width) if number in NUMBERS else cell.ljust(width)
+                for number, (cell, width) in enumerate(zip(texts, widths, strict=False))
+            ],
+            texts[-1],
+        )
+        for row, texts in rows
+    ]
 
 
 def heading(one: Watched) -> str:
@@ -48,9 +56,9 @@ def no_answer(one: Watched) -> str:
     return f"{one.run}  its broker does not answer. It may be stopped (Ctrl-Z); its tasks are held until it goes on"
 
 
-def guided(one: Watched, hidden: Iterable[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+def guided(one: Watched, hidden: Container[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each task with the lines that lead to it, and its place in the tree; `hidden` ones are left out."""
-    rows = [row for row in one.below() if row["task"] not in set(hidden)]
+    rows = [row for row in one.below() if row["task"] not in hidden]
     last = {row["parent"]: row["task"] for row in rows}
     for row in rows:
         path = row["task"]
