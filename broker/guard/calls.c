@@ -161,7 +161,7 @@ static void redeliver(struct call *c) {
 
 unsigned calls_watch(struct pollfd on[CALLS_POLLED]) {
     on[0].events = POLLIN | (link_full ? POLLOUT : 0);
-    if (listener < 0) return 2;
+    if (listener < 0 && !connected) return 2;
     on[2] = (struct pollfd){.fd = connected < OPEN_CALLS && !link_full ? listener : -1, .events = POLLIN};
     if (!connected) return 3;
     for (unsigned i = 0; i < CONNECTIONS; i++) {
