@@ -224,9 +224,8 @@ def _command(stage: Stage) -> Result:
 def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, Ending]:
     """Start the command and stay with it until it ends or must be ended."""
     plot, sandbox, journal = stage.plot, stage.sandbox, stage.run.journal
-    limits = stage.confined.plan.limits
     scope = 0 if plot.judged else OPERATOR_SCOPE
-    seconds = plot.seconds if limits.seconds is None else min(limits.seconds, plot.seconds or limits.seconds)
+    seconds = _seconds(stage)
     with _watched(stage) as watched, signals_as_events() as signals:
         budget = watched.budget
         if plot.terminal:
@@ -270,6 +269,12 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
         )  # fmt: skip
     _account(stage, watched.usage)
     return process, ending
+
+
+def _seconds(stage: Stage) -> float | None:
+    """Return how long the task may take: what its profile says, or less when it was asked for less."""
+    limit, asked = stage.confined.plan.limits.seconds, stage.plot.seconds
+    return asked if limit is None else min(limit, asked or limit)
 
 
 def _account(stage: Stage, used: usage.Usage) -> None:
@@ -367,7 +372,7 @@ class Session:
 
     def end_when_exceeded(self, watched: _Watched) -> None:
         """Kill everything when a limit or a budget says so, or somebody asks for it."""
-        seconds = self.stage.confined.plan.limits.seconds
+        seconds = _seconds(self.stage)
         try:
             ready, _, _ = select.select([watched.wake, self._over], [], [], seconds)
             if self._over in ready:
