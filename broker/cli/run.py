@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     terminal.add_argument("--no-tty", action="store_false", dest="tty", help="use pipes even on a terminal")
 
 
-def add_sandbox_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `run` and `exec` share."""
+def add_sandbox_arguments(parser: argparse.ArgumentParser, *, json: bool = True) -> None:
+    """Declare what `run`, `exec` and `mcp` share. `json`: stdout can have the result."""
     parser.add_argument("-p", "--profile", default="default", metavar="NAME",
                         help="the profile that the command and all it starts live under (default: default)")  # fmt: skip
     parser.add_argument("-w", "--workspace", default=".", metavar="DIR",
@@ -41,8 +41,9 @@ def add_sandbox_arguments(parser: argparse.ArgumentParser) -> None:
                              "(auto, the default), the same once you have agreed (ask), or nothing yet (never: see broker land)")  # fmt: skip
     parser.add_argument("--profile-dir", action="append", default=[], metavar="DIR",
                         help="search profiles here first; may be repeated")  # fmt: skip
-    parser.add_argument("--json", action="store_true",
-                        help="print the result as one JSON object on stdout; the command's own stdout goes to stderr")  # fmt: skip
+    if json:
+        parser.add_argument("--json", action="store_true",
+                            help="print the result as one JSON object on stdout; the command's own stdout goes to stderr")  # fmt: skip
     parser.add_argument("--result", metavar="FILE", help="write the result as JSON to FILE; the streams stay as they are")
     parser.add_argument("-q", "--quiet", action="store_true", help="print neither header, denials nor summary")
 
@@ -85,7 +86,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     request = RunRequest(
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
-        stdout=2 if args.json else 1, seconds=_seconds(args.timeout), land=args.land,
+        stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
         profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer)
@@ -151,7 +152,8 @@ def _stdin() -> int:
     return 0
 
 
-def _seconds(text: str | None) -> float | None:
+def seconds_of(text: str | None) -> float | None:
+    """Return a --timeout in seconds. Raises UsageError."""
     if text is None:
         return None
     from broker.errors import UsageError

@@ -200,16 +200,21 @@ def _can_i(stage: Stage, line: CallLine, cwd: str, words: list[str]) -> int:
 def _explain(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
     if len(words) != 1 or words[0].startswith("--"):
         raise _Said("usage: broker explain TEXT (one word, quoted)\n", USAGE if words != ["--help"] else 0)
-    operation = ShellText(text=words[0])
+    _print_json(line, explanation_of(stage, words[0]))
+    return 0
+
+
+def explanation_of(stage: Stage, text: str) -> dict[str, Any]:
+    """Return how a shell text is understood here, part by part, and what would become of it."""
+    operation = ShellText(text=text)
     assessment, verdict = considered(stage, operation)
-    _print_json(line, verdict_table(operation, assessment, verdict) | {
+    return verdict_table(operation, assessment, verdict) | {
         "parts": [
             {"kind": part.kind.value, "argv": list(part.argv), "effects": event.labels(part.effects),
              "reasons": [{"rule": reason.rule, "class": reason.risk.label, "text": reason.text} for reason in part.reasons]}
             for part in assessment.parts
         ],
-    })  # fmt: skip
-    return 0
+    }  # fmt: skip
 
 
 def denials_of(stage: Stage) -> dict[str, Any]:

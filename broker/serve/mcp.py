@@ -1,0 +1,320 @@
+"""MCP over two streams of bytes: the tools and the record of one task, for one client.
+
+In: what a client writes, from inside the sandbox (`serve_call`) or on the host (`serve_descriptors`). Out: answers. The
+protocol is the SDK's, in the revision that the client opens with; whose task it is follows from who started the server.
+Calls run on threads. When the client is gone, what runs for it is ended before this returns.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import mcp_types as types
+from anyio import CapacityLimiter
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.caching import CacheHint
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from broker import __version__
+from broker.enforce.attach import OutputBudget
+from broker.enforce.calls import CallEnded, CallLine
+from broker.errors import BrokerError
+from broker.serve import mcp_events as events
+from broker.serve.mcp_lines import Lines, line_of, parsed
+from broker.serve.tools import MOST_CALLS, Tools
+from broker.serve.tools_inside import Call
+from broker.serve.tools_list import as_data
+from broker.stage import Stage
+
+MOST_SERVERS = 4  # of one task, at once
+MOST_OPEN = 64  # requests of one client that are not answered yet
+MOST_OPEN_BYTES = 4 << 20  # and their sizes together
+LAST_SECONDS = 1.0  # for answers to what was asked just before the end of the input
+PROGRESS_SECONDS = 1.0
+PIECE = 4096  # a pipe that is ready takes as much without waiting (POSIX, PIPE_BUF)
+AT_CAPACITY = 75
+
+Source = Callable[[], bytes]  # waits; b"" at the end
+Sink = Callable[[bytes], None]  # waits; raises OSError or CallEnded when nobody is there
+Context = ServerRequestContext[Any, Any]
+
+INSTRUCTIONS = (
+    "These tools work in a sandbox: no network, a copy-on-write workspace, and a profile that an operator wrote. What the profile "
+    "does not permit is refused with the code `denied`, a reason, and a hint what to do instead; can_i and explain say so before."
+)
+
+# The SDK warns about what a client sends. That is not for the operator's terminal, and a client could fill it.
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+logging.getLogger("mcp").propagate = False
+
+
+_serving: defaultdict[str, int] = defaultdict(int)
+_serving_lock = threading.Lock()
+
+
+def serve_call(stage: Stage, line: CallLine) -> int:
+    """Serve a process inside, whose stdin and stdout come over a call. Returns its exit code."""
+    task = stage.run.id_of(stage.task.path)
+    with _serving_lock:
+        if _serving[task] >= MOST_SERVERS:
+            line.write(f"broker: {MOST_SERVERS} MCP servers of this task are running, and no more at once\n".encode(), stderr=True)
+            return AT_CAPACITY
+        _serving[task] += 1
+    try:
+        serve(stage, line.read, line.write)
+    finally:
+        with _serving_lock:
+            _serving[task] -= 1
+            if not _serving[task]:
+                del _serving[task]
+    return 0
+
+
+def serve_descriptors(stage: Stage, stdin: int, stdout: int, end: int, budget: OutputBudget | None = None) -> None:
+    """Serve a client on the host. Ends when its input does, when `end` becomes readable, or when the sandbox is gone."""
+
+    def source() -> bytes:
+        ready, _, _ = select.select([stdin, end], [], [])
+        return b"" if end in ready else os.read(stdin, 65536)
+
+    def sink(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            ready, writable, _ = select.select([end], [stdout], [])
+            if end in ready:
+                raise CallEnded
+            if writable:
+                with suppress(BlockingIOError):
+                    view = view[os.write(stdout, view[:PIECE]) :]
+
+    watcher = threading.Thread(target=_tell_the_end, args=(stage, end))
+    watcher.start()
+    try:
+        serve(stage, source, sink, budget)
+    finally:
+        os.eventfd_write(end, 1)
+        watcher.join()
+
+
+def _tell_the_end(stage: Stage, end: int) -> None:
+    """Make `end` readable when the sandbox is gone, whatever ended it."""
+    try:
+        gone = os.pidfd_open(stage.sandbox.container.init_pid)
+    except ProcessLookupError:
+        os.eventfd_write(end, 1)
+        return
+    select.select([gone, end], [], [])
+    os.close(gone)
+    os.eventfd_write(end, 1)
+
+
+def serve(stage: Stage, source: Source, sink: Sink, budget: OutputBudget | None = None) -> None:
+    """Serve one client until it is gone, or the task is over."""
+    tools = Tools(stage, budget)
+    try:
+        anyio.run(partial(_serve, stage, tools, source, sink))
+    finally:
+        tools.close()
+
+
+async def _serve(stage: Stage, tools: Tools, source: Source, sink: Sink) -> None:
+    server = make_server(stage, tools)
+    async with connected(source, sink) as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What of a client is not answered yet: while it is much, nothing more is read of it."""
+
+    sizes: dict[types.RequestId, list[int]] = field(default_factory=dict)
+    count: int = 0
+    size: int = 0
+    changed: anyio.Event = field(default_factory=anyio.Event)
+
+    async def admit(self, request: types.RequestId, size: int) -> None:
+        """Wait for room."""
+        while self.count and (self.count >= MOST_OPEN or self.size + size > MOST_OPEN_BYTES):
+            await self.changed.wait()
+        self.sizes.setdefault(request, []).append(size)
+        self.count, self.size = self.count + 1, self.size + size
+
+    def settled(self, request: types.RequestId | None) -> None:
+        """A request was answered, or never will be."""
+        if request is None or not (sizes := self.sizes.get(request)):
+            return
+        self.count, self.size = self.count - 1, self.size - sizes.pop()
+        if not sizes:
+            del self.sizes[request]
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def idle(self) -> None:
+        """Wait until everything is answered."""
+        while self.count:
+            await self.changed.wait()
+
+
+Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
+Outgoing = MemoryObjectSendStream[SessionMessage]
+
+
+@asynccontextmanager
+async def connected(source: Source, sink: Sink) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Give the server its two streams: what comes from `source` a line at a time, what goes to `sink`.
+
+    Both wait on threads of their own. Nothing is kept that somebody does not take: a client that does not read is not read.
+    """
+    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    flow, answers = _Flow(), outgoing.clone()
+
+    async def read() -> None:
+        async with arrived, answers:
+            lines, limiter = Lines(), CapacityLimiter(1)
+            while data := await anyio.to_thread.run_sync(source, abandon_on_cancel=True, limiter=limiter):
+                for line in lines.feed(data):
+                    message = parsed(line)
+                    if isinstance(message, types.JSONRPCError):
+                        await answers.send(SessionMessage(message))
+                    elif message is not None:
+                        await deliver(message, len(line or b""))
+            with anyio.move_on_after(LAST_SECONDS):
+                await flow.idle()
+
+    async def deliver(message: SessionMessage, size: int) -> None:
+        request = message.message
+        if isinstance(request, types.JSONRPCRequest):
+            await flow.admit(request.id, size)
+
+            async def unanswered() -> None:
+                flow.settled(request.id)
+
+            message.metadata = ServerMessageMetadata(on_request_unanswered=unanswered)
+        await arrived.send(message)
+
+    async def write() -> None:
+        limiter = CapacityLimiter(1)
+        async with leaving:
+            async for message in leaving:
+                data = line_of(message.message)
+                await anyio.to_thread.run_sync(sink, data, abandon_on_cancel=True, limiter=limiter)
+                if isinstance(message.message, (types.JSONRPCResponse, types.JSONRPCError)):
+                    flow.settled(message.message.id)
+
+    async def until_gone(work: Callable[[], Any]) -> None:
+        with suppress(OSError, CallEnded, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await work()
+            return
+        group.cancel_scope.cancel()  # nobody is there
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(until_gone, read)
+        group.start_soon(until_gone, write)
+        yield incoming, outgoing
+        group.cancel_scope.cancel()
+
+
+def make_server(stage: Stage, tools: Tools) -> Server[Any]:
+    """Return the protocol's server for one client of a task."""
+    limiter = CapacityLimiter(2 * MOST_CALLS)  # of threads; how many calls there are at once is the tools' affair
+
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+    async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool.model_validate(as_data(tool.shape)) for tool in tools.listed()])
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if not tools.known(params.name):
+            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:64]!a}")
+        call, table = Call(), {"code": "failed", "message": "the task is over"}
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_tell_progress, context, call)
+                with suppress(BrokerError):  # the sandbox is gone: so is this server, in a moment
+                    table = await in_thread(partial(tools.call, params.name, params.arguments or {}, call))
+                group.cancel_scope.cancel()
+        finally:
+            call.cancel()
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=json.dumps(table, ensure_ascii=False))], structured_content=table,
+            is_error=table["code"] != "ok",
+        )  # fmt: skip
+
+    async def list_resources(_context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+        tasks = events.tasks_of(stage)
+        cursor = params.cursor if params is not None and params.cursor else "0"
+        if not (cursor.isascii() and cursor.isdigit()):
+            raise MCPError(code=types.INVALID_PARAMS, message="cursor: give it as the last page said it")
+        first = int(cursor[:9])
+        more = first + events.MOST_LISTED < len(tasks)
+        return types.ListResourcesResult(
+            resources=[_resource(task) for task in tasks[first : first + events.MOST_LISTED]],
+            next_cursor=str(first + events.MOST_LISTED) if more else None,
+        )  # fmt: skip
+
+    async def list_templates(_context: Context, _params: object) -> types.ListResourceTemplatesResult:
+        about = "A page of a task's events, as lines of JSON. `after` is where the last page ended, `limit` how many at most."
+        template = types.ResourceTemplate(
+            uri_template=events.TEMPLATE, name="events", title="Events of a task", description=about, mime_type=events.MEDIA_TYPE
+        )
+        return types.ListResourceTemplatesResult(resource_templates=[template])
+
+    async def read_resource(context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        try:
+            address = events.address_of(stage, str(params.uri))
+        except events.NoSuchResource as error:
+            code = types.INVALID_PARAMS if context.protocol_version in MODERN_PROTOCOL_VERSIONS else -32002
+            raise MCPError(code=code, message=f"Resource not found: {error}", data={"uri": str(params.uri)[:2048]}) from None
+        except ValueError:
+            raise MCPError(code=types.INVALID_PARAMS, message="uri: this is no address") from None
+        try:
+            page = await in_thread(partial(events.page, stage, address))
+        except BrokerError as error:
+            raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
+        following = {"broker/next": f"{events.SCHEME}{address.task}?after={page.after}"} if page.after else None
+        text = types.TextResourceContents(uri=params.uri, mime_type=events.MEDIA_TYPE, text=page.text, _meta=following)
+        return types.ReadResourceResult(contents=[text])
+
+    server: Server[Any] = Server(
+        "broker", version=__version__, title="broker", instructions=INSTRUCTIONS,
+        cache_hints={"tools/list": CacheHint(ttl_ms=3_600_000), "server/discover": CacheHint(ttl_ms=3_600_000)},
+        on_list_tools=list_tools, on_call_tool=call_tool, on_list_resources=list_resources,
+        on_list_resource_templates=list_templates, on_read_resource=read_resource,
+    )  # fmt: skip
+    server.middleware.clear()  # traces of calls are not ours to send anywhere
+    return server
+
+
+def _resource(task: str) -> types.Resource:
+    return types.Resource(
+        uri=events.SCHEME + task, name=f"events of {task}", title=f"Events of {task}", mime_type=events.MEDIA_TYPE,
+        description="What happened in this task, as lines of JSON, oldest first.",
+    )  # fmt: skip
+
+
+async def _tell_progress(context: Context, call: Call) -> None:
+    """Say every second that a call goes on, to a client that asked for it."""
+    began = time.monotonic()
+    while True:
+        await anyio.sleep(PROGRESS_SECONDS)
+        seconds = round(time.monotonic() - began, 1)
+        await context.session.report_progress(seconds, None, f"{call.note or 'working'}, {seconds:.0f} s")
