@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[
     answer, and the layer is kept.
     """
     if layer.untouched():
+        layer.manifest = replace(layer.manifest, state="ended")
         layer.remove()
         return as_result(Judged(), (), layer, "")
     judge = ChangeJudge(layer, task.envelope, task.context, task.grants(), how.keep, how.aliases)
