@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,103 @@ def test_a_file_that_is_no_journal_is_a_clear_error(tmp_path: Path, capsys: Capt
 
 def test_denials_are_counted_with_their_repetitions(run: Path) -> None:
     assert count_denials(read(run)) == 3
+
+
+# --- what is asked for
+
+
+@pytest.fixture
+def two(state: Path) -> tuple[str, str]:
+    """Two runs whose events alternate."""
+    ids = ("20261130-043055-0001", "20261130-043056-0002")
+    with Journal.create(state, ids[0]) as first, Journal.create(state, ids[1]) as second:
+        for journal, profile in ((first, "builder"), (second, "research")):
+            journal.append(event.RUN_STARTED, profile=profile)
+        for number in range(3):
+            for journal in (first, second):
+                denied = event.decided(Exec(argv=("git", "push", f"v{number}")), _assess(Risk.NETWORK_EGRESS), CURL)
+                journal.append(event.EXEC_DECIDED, task=f"root/{number}", **denied)
+    return ids
+
+
+def printed(capsys: Captured, *words: str) -> list[str]:
+    assert main(["events", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (["--verdict", "deny"], "2 2 3 3 4 4"),
+        (["--profile", "research"], "1 2 3 4"),
+        (["--task", "root/1"], "3 3"),
+        (["--task", "root/1/"], "3 3"),
+        (["--task", "root/0", "--task", "root/2"], "2 2 4 4"),
+        (["--risk", ">=install"], "2 2 3 3 4 4"),
+        (["--risk", "<=install"], ""),
+        (["--rule", "program.x", "--profile", "builder"], "2 3 4"),
+        (["--rule", "program", "-n", "1"], "4"),
+        (["--grep", "push v1"], "3 3"),
+        (["--grep", "nothing"], ""),
+        (["--limit", "3"], "3 4 4"),
+        (["--limit", "0"], ""),
+        (["--since", "1h"], "1 1 2 2 3 3 4 4"),
+        (["--since", "2999-01-01"], ""),
+        (["--until", "2000-01-01T00:00:00Z"], ""),
+        (["--since", "1h", "--until", "now", "--no-index", "--type", "run"], "1 1"),
+    ],
+)
+def test_without_a_run_the_options_ask_all_runs(options: list[str], numbers: str, two: tuple[str, str], capsys: Captured) -> None:
+    ids = [line.split()[0] for line in printed(capsys, *options)]
+    assert [name.partition(":")[2] for name in ids] == numbers.split()
+    assert {name.partition(":")[0] for name in ids} <= set(two)
+
+
+def test_several_runs_are_merged_by_time(two: tuple[str, str], capsys: Captured) -> None:
+    rows = [json.loads(line) for line in printed(capsys, two[1], two[0], two[1], "--json")]
+    assert [row["run"] for row in rows] == list(two) * 4
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+
+
+def test_a_table_has_a_column_for_each_answer(run: Path, capsys: Captured) -> None:
+    heading, *rows = printed(capsys, "last", "--format", "table", "--task", "root/1")
+    assert heading.split() == ["ID", "TIME", "(UTC)", "TASK", "TYPE", "VERDICT", "CLASS", "RULE", "WHAT"]
+    assert rows[0].split()[3:] == ["root/1", "exec.decided", "deny", "network_egress", "profile.max_risk", "curl", "https://example.com"]
+    assert len({row.index("root/1") for row in rows} | {heading.index("TASK")}) == 1
+
+
+def test_colours_are_for_terminals(run: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = {how: printed(capsys, "last", "--format", how) for how in ("compact", "table", "json")}
+    assert "\x1b" not in "".join("".join(lines) for lines in plain.values())
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    for how, lines in plain.items():
+        coloured = printed(capsys, "last", "--format", how)
+        assert ("\x1b[31m" in "".join(coloured)) == (how != "json")
+        assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured] == lines
+
+
+@pytest.mark.parametrize("how", ["compact", "table"])
+def test_hostile_fields_are_shown_safely_in_every_form(how: str, state: Path, capsys: Captured) -> None:
+    evil = "\x1b[2J\u202e\n"
+    with Journal.create(state) as journal:
+        journal.append(evil, task=evil, verdict=evil, effects=[evil], rule=evil, reason=evil, layer=evil, **{"class": evil})
+        journal.append(event.TASK_DENIED, what=evil, tool=evil, rule=evil, **{"class": evil})
+    out = "\n".join(printed(capsys, "last", "--format", how))
+    assert all(char == "\n" or char.isprintable() for char in out)
+    assert r"\u202e" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--risk", "harmless"], "--risk takes a class"),
+        (["--since", "soon"], "'soon' is no time"),
+        (["--limit", "-1"], "no number of events"),
+        (["--limit", "many"], "no number of events"),
+        (["--follow", "--until", "now"], "--follow goes on for ever"),
+        (["show"], "name an event"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_sentence(options: list[str], words: str, run: Path, capsys: Captured) -> None:
+    assert main(["events", *options]) == 64
+    assert words in capsys.readouterr().err
