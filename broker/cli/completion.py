@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
+_RUNS = ("events", "report")  # verbs that take runs
+
 Option = tuple[tuple[str, ...], str, tuple[str, ...], bool]  # its spellings, help, choices, takes a value
 
 
@@ -65,7 +67,9 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Option]:
 def _sub_words(verb: str) -> tuple[str, ...]:
     """Return the fixed words that can follow a verb."""
     if verb == "events":
-        return ("verify", "last")
+        from broker.cli.events_verify import WORDS
+
+        return ("show", *WORDS, "last")
     if verb == "tasks":
         return ("kill",)
     parser = Parser(prog=f"broker {verb}")
@@ -151,7 +155,7 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
         '  case "$cur" in',
         '    -*) COMPREPLY=($(compgen -W "$flags" -- "$cur")) ;;',
         "    *)",
-        '      if [ "$verb" = events ]; then words="$words $(broker completion --names runs 2>/dev/null)"; fi',
+        f'      case "$verb" in {"|".join(_RUNS)}) words="$words $(broker completion --names runs 2>/dev/null)" ;; esac',
         '      if [ "$verb:${COMP_WORDS[2]}" = tasks:kill ]; then words=$(broker completion --names tasks 2>/dev/null); fi',
         '      if [ "$verb:${COMP_WORDS[2]}" = profile:show ]; then',
         '        words="$words $(broker completion --names profiles 2>/dev/null)"; fi',
@@ -179,8 +183,9 @@ def _zsh(options: dict[str, tuple[Option, ...]]) -> str:
         specs = [_zsh_spec(spelling, option) for option in known for spelling in option[0]]
         if verb in TAKE_COMMAND:
             specs.append("'*::command:_normal'")
-        elif verb == "events":
-            specs.append("'*:run:(verify $(broker completion --names runs 2>/dev/null))'".replace("'", '"'))
+        elif verb in _RUNS:
+            fixed = " ".join(_sub_words(verb))
+            specs.append(f'"*:run:({fixed} $(broker completion --names runs 2>/dev/null))"')
         elif verb == "tasks":
             specs += ["'1:word:(kill)'", '"*:task:($(broker completion --names tasks 2>/dev/null))"']
         elif words := _sub_words(verb):
@@ -239,7 +244,7 @@ def _fish(options: dict[str, tuple[Option, ...]]) -> str:
             lines.append(line)
         if verb in TAKE_COMMAND:
             lines.append(f"complete -c broker {seen} -a '(__fish_complete_subcommand)'")
-        if verb == "events":
+        if verb in _RUNS:
             lines.append(f"complete -c broker {seen} -a '(broker completion --names runs 2>/dev/null)'")
         if verb == "tasks":
             behind_kill = "-n '__fish_seen_subcommand_from tasks; and __fish_seen_subcommand_from kill'"

@@ -454,6 +454,8 @@ def test_bash_completes_verbs_options_values_profiles_and_runs(tmp_path: Path) -
     with Journal.create(tmp_path / "s") as journal:
         journal.append("run.started")
     assert journal.run in _complete("broker events 2", tmp_path)
+    assert journal.run in _complete("broker report 2", tmp_path)
+    assert _complete("broker events sh", tmp_path) == ["show"]
 
 
 def test_bash_completes_the_operators_command_as_a_command(tmp_path: Path) -> None:
