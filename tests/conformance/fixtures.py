@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conformance.driver import PROJECT, Broker, remove_folder
+from conformance.fits_schema import events_below, undescribed, unfit
 
 SOMEBODY = 1000  # an ordinary user's id; nobody of that name needs to exist
 
@@ -25,6 +26,8 @@ def folder() -> Iterator[Path]:
     """A folder that the task's user can reach, which pytest's own (mode 0700) are not."""
     made = Path(tempfile.mkdtemp(prefix="broker-test-", dir="/tmp"))
     yield made
+    events = list(events_below(made))
+    assert (unfit(events), undescribed(events)) == ([], set())
     remove_folder(made)
 
 

@@ -263,3 +263,12 @@ def test_every_program_with_flags_of_its_own_is_seen_by_the_quick_look() -> None
         for program in flag.programs:
             words = [program, *([flag.needs] if flag.needs else []), flag.flags[0] + ("" if flag.joined else " ") + f"a{flag.after}b"]
             assert may_hold_any({"argv": words}), program
+
+
+def test_the_page_lists_every_rule() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
+
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.partition("| rule | what goes |")[2].partition("\n\n")[0], re.MULTILINE)
+
+    assert [row[0] for row in rows] == [*(rule.id for rule in RULES), "flag"]
+    assert [row[1] for row in rows[:-1]] == [rule.what for rule in RULES]
