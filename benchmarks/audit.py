@@ -171,7 +171,8 @@ def main() -> None:
         size = (state / "index.sqlite").stat().st_size
         print(f"index made: {seconds:.1f} s, {memory} MiB at most, {size >> 20} MiB on disk")
         queries(state, args.rounds)
-        following(state)
+        with tempfile.TemporaryDirectory() as other:
+            following(Path(other))
     finally:
         if args.folder is None:
             shutil.rmtree(state)
