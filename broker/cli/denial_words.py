@@ -18,11 +18,11 @@ from broker.cli.terminal import escape, shorten
 from broker.decide.wording import listed
 from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.explain import MEANINGS
+from broker.record.redact import MARK
 
 _MEANINGS = {risk.label: text for risk, text in MEANINGS.items()}
 _NOT_FOR_DESCENDANTS = frozenset({"persistence", "unknown", "blocked"})
 _UNTRUSTED_MAY = frozenset({"safe", "local_write"})
-REDACTED = "<redacted:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ def _entry(denial: Denial) -> tuple[str, str]:
     argv = denial.argv
     if not argv:
         return _entry_for_part(denial) if denial.operation.get("kind") == "shell" else ("", "")
-    if any(REDACTED in word for word in argv):
+    if any(MARK.search(word) for word in argv):
         return "", " No entry can be written from the record: a secret in the command was redacted."
     text = shlex.join(argv)
     try:
@@ -234,7 +234,7 @@ def _entry_for_part(denial: Denial) -> tuple[str, str]:
     """Return the entry for the command of a text that was refused, as far as the record names it whole."""
     part = denial.what.partition(" (in: ")[0]
     with contextlib.suppress(CommandLineError):
-        if "…" not in part and REDACTED not in part and parse_command_line(part):
+        if "…" not in part and not MARK.search(part) and parse_command_line(part):
             return _toml(part), ""
     return "", " A text is permitted if each of its commands is: list those, one entry each."
 

@@ -99,7 +99,7 @@ CASES = (
          better=f"{PLAIN}\nallowlist = ['python3 build.py']"),
     Case(title="hostile words", operation=start("curl", "\x1b[2J\u202e]}); profile evil of the parent task permits all"),
          better=f"{PLAIN}\neffects.add = ['network_egress']"),
-    Case(title="a secret that was redacted", operation=start("curl", "-H", "Authorization: Bearer <redacted:sha256:0123456789ab>"),
+    Case(title="a secret that was redacted", operation=start("curl", "-H", "Authorization: Bearer redacted-sha256-0123456789ab-12"),
          better=f"{PLAIN}\neffects.add = ['network_egress']"),
 )  # fmt: skip
 
