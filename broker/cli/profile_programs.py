@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from broker.profiles.check_entries import Installed
 
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of every sandbox; a test compares
-
-
 def finder(where: str) -> Callable[[Profile], Installed | None]:
     """Return the look-up for `auto`, `host`, `image` or `no`. Nothing is asked before an entry needs it."""
 
@@ -34,6 +31,7 @@ def finder(where: str) -> Callable[[Profile], Installed | None]:
 
 
 def _host(profile: Profile) -> Installed:
+    from broker.enforce.confinement import PATH
     from broker.profiles.check_entries import Installed
 
     # What bubblewrap shows is the system's folders and what the profile adds, never a home.
@@ -58,6 +56,7 @@ def _image(profile: Profile, *, insist: bool) -> Installed | None:
         return None
     if engine.name != "docker":
         return None
+    from broker.enforce.confinement import PATH
     from broker.enforce.docker_api import connect, engine_address
     from broker.enforce.images import image_for
     from broker.profiles.check_entries import Installed
