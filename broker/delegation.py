@@ -67,39 +67,57 @@ def delegate(stage: Stage, request: TaskRequest, assignment: Assignment | None =
     A refusal is an outcome like any other. Raises JournalError when nothing can be recorded.
     """
     assignment = assignment or Assignment()
-    what = f"delegate to {request.profile}: {command_line(request.argv)}"
-    answer = _admitted(stage, request, what)
+    answer = admit(stage, request)
     if isinstance(answer, Deny):
         return _refuse(stage, request, answer)
     node, agent = answer
-    argv = (agent, *request.argv[1:]) if agent else request.argv
-    _record(stage, request, None, node)
-    if assignment.begun is not None:
-        assignment.begun(node.path)
+    facts = _facts(node, request)
+    status = "failed"
+    try:
+        if assignment.begun is not None:
+            assignment.begun(node.path)
+        result = carry(stage.run, plotted(stage, request, assignment, node, agent))
+        status = result.status
+    except JournalError:
+        raise
+    except (BrokerError, OSError) as error:
+        code = error.exit_code if isinstance(error, BrokerError) else SETUP_FAILED
+        failed = {"status": status, "exit_code": code, "reason": str(error)}
+        stage.run.journal.append(event.TASK_FINISHED, task=node.path, **failed)
+        return capped({**failed, "task": node.path, "denials": [], "denied": 0, **facts})
+    finally:
+        stage.run.tree.ended(node, status)  # whatever happened: nobody may wait for it
+    return outcome(result, stdout=assignment.captures["stdout"], stderr=assignment.captures["stderr"], **facts)
+
+
+def plotted(stage: Stage, request: TaskRequest, assignment: Assignment, node: Node, agent: str) -> Plot:
+    """Say what a task that was admitted is to do: on its parent's view, under its own envelope."""
     task_file = json.dumps(
         {"task": node.path, "label": request.label, "goal": request.goal, "context": request.context}, ensure_ascii=True
     ).encode("ascii")
     settings = node.envelope.profile.sandbox
     plot = Plot(
-        argv=argv, node=node, parent=stage, cwd=_folder(stage, assignment.cwd), judged=not agent,
+        argv=(agent, *request.argv[1:]) if agent else request.argv, node=node, parent=stage,
+        cwd=_folder(stage, assignment.cwd), judged=not agent,
         workspace=stage.plot.workspace.for_child(read_only=settings.workspace == "read-only", shown=settings.show),
         stdin=assignment.stdin, stdout=assignment.sink("stdout"), stderr=assignment.sink("stderr"),
         extra=(("BROKER_TASK", f"/run/broker/{TASK_FILE}"),), files=((TASK_FILE, task_file),),
     )  # fmt: skip
-    facts = _facts(node, request)
-    try:
-        refuse_too_long(plot)
-        result = carry(stage.run, plot)
-    except JournalError:
-        stage.run.tree.ended(node, "failed")
-        raise
-    except (BrokerError, OSError) as error:
-        code = error.exit_code if isinstance(error, BrokerError) else SETUP_FAILED
-        status = {"status": "failed", "exit_code": code, "reason": str(error), "task": node.path}
-        stage.run.journal.append(event.TASK_FINISHED, task=node.path, **{k: v for k, v in status.items() if k != "task"})
-        stage.run.tree.ended(node, "failed")
-        return capped({**status, "denials": [], "denied": 0, **facts})
-    return outcome(result, stdout=assignment.captures["stdout"], stderr=assignment.captures["stderr"], **facts)
+    refuse_too_long(plot)
+    return plot
+
+
+def admit(stage: Stage, request: TaskRequest) -> tuple[Node, str] | Deny:
+    """Return the new task's place in the tree, and the agent that leads it ('': none), or why there is none. Recorded."""
+    answer = _admitted(stage, request, f"delegate to {request.profile}: {command_line(request.argv)}")
+    if not isinstance(answer, Deny):
+        node, _ = answer
+        try:
+            _record(stage, request, None, node)
+        except JournalError:
+            stage.run.tree.ended(node, "failed")
+            raise
+    return answer
 
 
 def _admitted(stage: Stage, request: TaskRequest, what: str) -> tuple[Node, str] | Deny:

@@ -190,7 +190,8 @@ def carry(here: Run, plot: Plot) -> Result:
         result = _command(stage)
         if is_root:
             here.journal.append(event.RUN_FINISHED, **result.summary())
-    here.tree.ended(plot.node, result.status)
+    if is_root:
+        here.tree.ended(plot.node, result.status)
     return result
 
 
