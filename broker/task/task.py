@@ -24,6 +24,7 @@ from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
+from broker.decide.wording import command_line
 from broker.enforce import wire
 from broker.enforce.calls import CallEnded, CallLine
 from broker.enforce.mounts import is_below
@@ -73,7 +74,7 @@ _LANDING_JUDGES = frozenset({
 
 # The scope of what stands in front of the agent. Scope 0 is everybody else's: no grant, no choice of the operator.
 OPERATOR_SCOPE = 1
-CLIENT = "/run/broker/bin/broker"  # the guard's binary as a client of the broker (guard/client.c)
+CLIENT, GUARD = "/run/broker/bin/broker", "/run/broker/guard"  # one program: its name says which it is (guard/client.c)
 
 
 @dataclass(slots=True)
@@ -244,10 +245,10 @@ class Task:
     def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
         """Answer a program start."""
         operation = Exec(argv=asked.argv, path=asked.path, program=asked.program, cwd=asked.cwd, env=asked.env)
-        if asked.program == CLIENT:
+        if asked.program in (CLIENT, GUARD):
             return self._client_starts(asked, operation)
         chosen = self.operator.take(asked)
-        if chosen is not None and (self.parent is None or not self.can_write(asked.program)):
+        if chosen is not None and (self.parent is None or not self._wrote(asked)):
             return wire.Answer(request=asked.request, allow=True, scope=chosen)
         _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
         if isinstance(verdict, Allow):
@@ -265,7 +266,24 @@ class Task:
         return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
 
     def _client_starts(self, asked: wire.ExecAsked, operation: Exec) -> wire.Answer:
-        """Let the broker's own client start: what it asks for is judged when it asks, and its files are the kernel's business."""
+        """Let the broker's own client start: what it asks for is judged when it asks. `broker file` asks nobody: it is judged here.
+
+        INVARIANT: the client does nothing for a task that its ceiling does not permit (tests/escape/test_delegation_client.py).
+        """
+        if not asked.argv or os.path.basename(asked.argv[0]) != "broker":
+            denial = Deny(
+                what=command_line(asked.argv), effects=frozenset({Risk.UNKNOWN}), layer=Layer.PROFILE, rule="broker.guard",
+                reason="Under this name the program is the guard, which is no business of a task.",
+                hint="Call it broker.",
+            )  # fmt: skip
+            self.refuse("exec", denial)
+            return wire.Answer(request=asked.request, allow=False, note=_note(denial))
+        touched, scope = _files_touched(asked), self._known(asked.scope)
+        if touched is not None and not isinstance(self.consider(touched, scope=scope, at_gate=True)[1], Allow):
+            _, verdict = self.judge(touched, scope=scope, at_gate=True)
+            if isinstance(verdict, Deny):
+                self.refuse("file", verdict)
+                return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
         allowed = Allow(layer=Layer.PROFILE, rule="broker.client", effects=frozenset({Risk.SAFE}))
         if self._must_record(operation, asked.scope, allowed):
             assessment = classify(operation, self._context_of(operation))
@@ -319,9 +337,17 @@ class Task:
     # The rest
 
     def can_write(self, path: str) -> bool:
-        """Whether the task could put a file of its own at this path."""
+        """Whether the task could put a file of its own at this path, or where the path leads to on this host."""
         shown = self.envelope.profile.sandbox.read_only
+        real = os.path.realpath(path)
+        if real != path and is_below(real, self.context.workspace):
+            return True  # shown read-only under another name: the workspace is written to under its own
         return any(is_below(path, root) for root in self.context.writable) and not any(is_below(path, one) for one in shown)
+
+    def _wrote(self, asked: wire.ExecAsked) -> bool:
+        """Whether what starts could be the task's own: the program, or the interpreter that a script names."""
+        interpreter = asked.shebang.removeprefix("#!").split(None, 1)[:1]
+        return any(self.can_write(os.path.normpath(os.path.join(asked.cwd, path))) for path in (asked.program, *interpreter))
 
     def grants(self) -> tuple[Grant, ...]:
         """Return the grants that were opened in this task."""
@@ -411,6 +437,18 @@ class Task:
                 file.write(json.dumps(row) + "\n")
         except OSError:
             return
+
+
+def _files_touched(asked: wire.ExecAsked) -> FileChange | FileRead | None:
+    """Return what `broker file read` and `broker file write` are about to do (guard/client_file.c); None: nothing of that."""
+    match asked.argv[1:]:
+        case ("file", "read", *words):
+            at = next((word for word in words if word != "--"), "")
+            return FileRead(path=os.path.normpath(os.path.join(asked.cwd, at)))
+        case ("file", "write", *words) if words and words[-1] != "--help":
+            return FileChange(action=FileAction.WRITE, path=os.path.normpath(os.path.join(asked.cwd, words[-1])))
+        case _:
+            return None
 
 
 def _nobody_answers(line: CallLine) -> None:
