@@ -89,11 +89,10 @@ def _names(kind: str) -> list[str]:
 
             return ["last", *(path.stem for path in list_runs(state_dir()))]
         if kind == "tasks":
-            from broker.task.watching import connect, pictures
+            from broker.task.watching import joined
 
-            running = connect()
-            pictures(running)
-            return [one.id_of(row["task"]) for one in running.values() for row in one.below() if row["state"] != "ended"]
+            with joined() as runs:
+                return [one.id_of(row["task"]) for one in runs.values() for row in one.below() if row["state"] != "ended"]
         from broker.profiles.load import BrokenProfile, list_profiles
 
         return [each.name for each in list_profiles() if not isinstance(each, BrokenProfile)]

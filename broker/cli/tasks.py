@@ -56,23 +56,22 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     import os
 
-    from broker.task.watching import connect, pictures
+    from broker.task.watching import joined
 
     if not args.json and not args.once and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         from broker.cli.tasks_live import live
 
         return live(args.run)
-    runs = connect()
-    pictures(runs)
-    runs = _chosen(runs, args.run)
-    if args.json:
-        import json
+    with joined() as runs:
+        shown = [one for one in _chosen(runs, args.run).values() if not one.over]
+        if args.json:
+            import json
 
-        print(json.dumps([_table(one) for one in runs.values() if not one.over]))
-        return exit_codes.OK
-    from broker.cli.tasks_text import plain
+            print(json.dumps([_table(one) for one in shown]))
+        else:
+            from broker.cli.tasks_text import plain
 
-    print("\n\n".join(plain(one) for one in runs.values() if not one.over) or "nothing runs")
+            print("\n\n".join(plain(one) for one in shown) or "nothing runs")
     return exit_codes.OK
 
 
@@ -105,25 +104,24 @@ def matching(runs: dict[str, Watched], word: str) -> list[str]:
 
 
 def _kill(words: list[str], args: argparse.Namespace) -> int:
-    from broker.task.watching import connect, pictures, stop
+    from broker.task.watching import joined, stop
 
-    runs = connect()
-    pictures(runs, follow=True)
-    meant = [(word, *_meant(runs, word, args.run)) for word in words]  # all of them, before anything is ended
     ended: list[str] = []
     left: list[str] = []
     nothing: list[tuple[str, str]] = []
     names: dict[str, str] = {}
-    for word, one, path, why in meant:
-        if one is None or why:
-            nothing.append((word, why))
-            continue
-        stopped, running = stop(one, path, KILL_SECONDS)
-        if not stopped:
-            nothing.append((word, _why_not(one, path)))
-        names |= {one.id_of(row["task"]): _described(row) for row in one.below()}
-        ended += [name for task in stopped if task not in running and (name := one.id_of(task)) not in ended]
-        left += [one.id_of(task) for task in running]
+    with joined(follow=True) as runs:
+        meant = [(word, *_meant(runs, word, args.run)) for word in words]  # all of them, before anything is ended
+        for word, one, path, why in meant:
+            if one is None or why:
+                nothing.append((word, why))
+                continue
+            stopped, running = stop(one, path, KILL_SECONDS)
+            if not stopped:
+                nothing.append((word, _why_not(one, path)))
+            names |= {one.id_of(row["task"]): _described(row) for row in one.below()}
+            ended += [name for task in stopped if task not in running and (name := one.id_of(task)) not in ended]
+            left += [one.id_of(task) for task in running]
     return _report(ended, left, nothing, names, as_json=args.json)
 
 

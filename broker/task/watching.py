@@ -178,6 +178,18 @@ def pictures(runs: dict[str, Watched], *, follow: bool = False) -> None:
             break
 
 
+@contextlib.contextmanager
+def joined(*, follow: bool = False) -> Iterator[dict[str, Watched]]:
+    """Have the pictures of all runs, and leave them at the end of the block."""
+    runs = connect()
+    try:
+        pictures(runs, follow=follow)
+        yield runs
+    finally:
+        for one in runs.values():
+            one.close()
+
+
 def listen(runs: list[Watched], seconds: float) -> bool:
     """Wait at most so long until some of them say something, and take it. Returns whether any did."""
     waiting = {one.connection.fileno(): one for one in runs if not one.over}
