@@ -11,7 +11,7 @@ from broker.cli import exit_codes
 from broker.cli.terminal import Colours, escape
 from broker.errors import UsageError
 from broker.record import event
-from broker.record.run_files import find_run, list_runs
+from broker.record.run_files import find_run, journal_path, list_runs
 
 if TYPE_CHECKING:
     from broker.record.chain import ChainRecord
@@ -66,7 +66,7 @@ def _verify(state: Path, words: list[str], args: argparse.Namespace) -> int:
 
     if args.all and words:
         raise UsageError("name runs or --all, not both")
-    paths = [find_run(state, word) for word in words]
+    paths = [_path(state, word) for word in words]
     if not words and not list_runs(state) and not Chain(state).path.exists():
         raise UsageError(f"there are no runs in {state / 'runs'} yet")
     colours = Colours(sys.stdout)
@@ -85,6 +85,20 @@ def _verify(state: Path, words: list[str], args: argparse.Namespace) -> int:
         ):
             print(line)
     return code
+
+
+def _path(state: Path, word: str) -> Path:
+    """Return the journal that a word means, one that is gone included: the chain file still knows it."""
+    try:
+        return find_run(state, word)
+    except UsageError:
+        from broker.record.chain import Chain
+        from broker.record.evidence import by_run
+
+        gone = [run for run in by_run(Chain(state).read()) if run.startswith(word) or run.endswith(f"-{word}")]
+        if len(gone) != 1:
+            raise
+        return journal_path(state, gone[0])
 
 
 def _held_against_keys(record: ChainRecord, args: argparse.Namespace) -> tuple[Signed | None, list[str]]:

@@ -133,7 +133,7 @@ class Chain:
         if type(seq) is not int or seq < 1:
             raise JournalError(
                 f"the last entry of {self.path} is damaged, and nothing may be added to it. Look into it with "
-                f"`broker events verify`; then move it away (a new one begins, and the old runs are told to be bound by none)"
+                f"`broker events verify`; then move it away: a new one begins, and verify says of the old runs that theirs is gone"
             )
         return seq, event.digest(line), len(torn)
 

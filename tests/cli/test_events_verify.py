@@ -76,6 +76,9 @@ def test_a_run_that_vanished_is_exit_1_and_named(state: Path, run: Path, capsys:
     assert main(["events", "verify"]) == 1
 
     assert f"{run.stem}  VANISHED  the run is gone: entry 2" in capsys.readouterr().out
+    assert main(["events", "verify", "7f3a"]) == 1
+    assert "VANISHED" in capsys.readouterr().out
+    assert main(["events", "verify", "abcd"]) == 64
 
 
 def test_an_edited_chain_file_is_exit_1_even_if_only_a_run_was_asked_for(state: Path, run: Path, capsys: Captured) -> None:
