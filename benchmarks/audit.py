@@ -68,8 +68,8 @@ def fill(state: Path, count: int) -> Path:
     return journal.path
 
 
-def command(state: Path, *words: str) -> tuple[float, int, int]:
-    """Run `broker` with these words; return seconds, lines printed, and the most memory it had, in MiB."""
+def command(state: Path, *words: str) -> tuple[float, float, int, int]:
+    """Run `broker` with these words; return seconds, those of the processor, lines printed, and the most memory in MiB."""
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-m", "broker", *words], stdout=subprocess.PIPE, env={**os.environ, "BROKER_STATE_DIR": str(state)}
@@ -78,7 +78,7 @@ def command(state: Path, *words: str) -> tuple[float, int, int]:
         lines = sum(piece.count(b"\n") for piece in iter(lambda: process.stdout.read(1 << 20), b""))  # type: ignore[union-attr]
         _, _, usage = os.wait4(process.pid, 0)
         process.returncode = 0
-    return time.perf_counter() - start, lines, usage.ru_maxrss >> 10
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, lines, usage.ru_maxrss >> 10
 
 
 def queries(state: Path, rounds: int) -> None:
@@ -97,8 +97,9 @@ def queries(state: Path, rounds: int) -> None:
         ("everything, as JSON", (*last, "--json")),
     ):
         times = [command(state, *words) for _ in range(1 if name.startswith(("everything", "the same")) else rounds)]
-        seconds = statistics.median(each for each, _, _ in times)
-        print(f"{name:<44}{seconds * 1000:>9,.0f} ms  {times[0][1]:>9,} lines  {times[0][2]:>4} MiB", flush=True)
+        seconds, processor = (statistics.median(each[column] for each in times) * 1000 for column in (0, 1))
+        _, _, lines, memory = times[0]
+        print(f"{name:<44}{seconds:>9,.0f} ms  processor {processor:>7,.0f} ms  {lines:>9,} lines  {memory:>4} MiB", flush=True)
 
 
 def _last_time(state: Path) -> str:
@@ -167,9 +168,9 @@ def main() -> None:
             print(f"{args.events:,} events written in {time.perf_counter() - start:.0f} s: {path}")
         for file in state.glob("index.sqlite*"):
             file.unlink()
-        seconds, _, memory = command(state, "events", "last", "--type", "run.started")
+        seconds, processor, _, memory = command(state, "events", "last", "--type", "run.started")
         size = (state / "index.sqlite").stat().st_size
-        print(f"index made: {seconds:.1f} s, {memory} MiB at most, {size >> 20} MiB on disk")
+        print(f"index made: {seconds:.1f} s (processor {processor:.1f} s), {memory} MiB at most, {size >> 20} MiB on disk")
         queries(state, args.rounds)
         with tempfile.TemporaryDirectory() as other:
             following(Path(other))

@@ -22,6 +22,7 @@ from broker.record.redact import MARK
 
 _MEANINGS = {risk.label: text for risk, text in MEANINGS.items()}
 _NOT_FOR_DESCENDANTS = frozenset({"persistence", "unknown", "blocked"})
+_DELEGATE_KEYS = frozenset({"profiles", "depth", "breadth", "tasks", "cpu_time", "time", "memory"})
 _UNTRUSTED_MAY = frozenset({"safe", "local_write"})
 
 
@@ -129,8 +130,7 @@ def _how(denial: Denial) -> str:
     if denial.layer == "kernel":
         return "Nothing in a profile allows this: it is what keeps the other answers true." + _other_way(denial)
     if denial.rule.startswith("delegate."):
-        key = denial.rule.partition(".")[2]
-        return f"Change `{key}` in {_section(denial, 'delegate')}; the profiles of the tasks above limit it as well."
+        return _how_to_delegate(denial)
     if tool := re.fullmatch(r"tool\.(\w+)\.disabled", denial.rule):
         return f"Take {_toml(tool[1])} out of `disabled` in {_section(denial, 'tools')}. Nothing else does: no class, and no entry."
     if denial.landing:
@@ -138,6 +138,15 @@ def _how(denial: Denial) -> str:
     if denial.layer == "denylist":
         return _how_past_the_denylist(denial)
     return _how_by_classes(denial)
+
+
+def _how_to_delegate(denial: Denial) -> str:
+    key = denial.rule.partition(".")[2]
+    if key in _DELEGATE_KEYS:
+        return f"Change `{key}` in {_section(denial, 'delegate')}; the profiles of the tasks above limit it as well."
+    if key == "profile":
+        return f"Define a profile of that name, where this run looks for profiles (`broker profile list`).{_other_way(denial)}"
+    return f"No key of a profile allows this: the request has to be another one.{_other_way(denial)}"
 
 
 def _how_to_land(denial: Denial) -> str:

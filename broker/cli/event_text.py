@@ -27,7 +27,8 @@ def describe(one: dict[str, Any], colours: Colours, *, run: str = "") -> str:
 
 def text_of(one: dict[str, Any], colours: Colours) -> str:
     """Return what an event says, without its envelope."""
-    return _DESCRIBE.get(str(one.get("type", "?")), _describe_other)(one, colours)
+    usual = _describe_decision if "verdict" in one else _describe_other
+    return _DESCRIBE.get(str(one.get("type", "?")), usual)(one, colours)
 
 
 # What a table shows of each event; the last column takes what is left of the terminal's width.
@@ -82,12 +83,15 @@ def _describe_decision(one: dict[str, Any], colours: Colours) -> str:
     parts.append(colours.paint(_source(one), "dim"))
     if verdict != "allow" and one.get("reason"):
         parts.append(f"— {shorten(escape(str(one['reason'])), 200)}")
+    if one.get("child"):
+        parts.append(f"→ {escape(str(one['child']))}")
     return " ".join(parts)
 
 
 def _describe_denial(one: dict[str, Any], colours: Colours) -> str:
     count = one.get("count")
     times = f" ×{count}" if isinstance(count, int) else ""
+    times += f" (in {escape(str(one['of']))})" if "of" in one else ""
     text = f"{escape(str(one.get('tool', '')))}: {shorten(escape(str(one.get('what', ''))), 160)}{times}"
     if one.get("type") == event.TASK_DENIED:
         text += f" [{_classes(one.get('effects'), colours)}] {colours.paint(_source(one), 'dim')}"
@@ -110,8 +114,6 @@ def _describe_other(one: dict[str, Any], colours: Colours) -> str:
 
 
 _DESCRIBE: dict[str, Callable[[dict[str, Any], Colours], str]] = {
-    event.EXEC_DECIDED: _describe_decision,
-    event.FILE_DECIDED: _describe_decision,
     event.TASK_DENIED: _describe_denial,
     event.TASK_DENIED_REPEATED: _describe_denial,
     event.RUN_STARTED: _describe_start,

@@ -89,16 +89,22 @@ def look(path: Path, number: int) -> Seen:
     reader = Reader()
     for each in created:
         reader.facts(each)
-    mine = [each for each in created if each.get("task") == one.get("task") and each.get("type") == event.TASK_CREATED]
+    who = task_of(one)
+    mine = [each for each in created if each.get("task") == who and each.get("type") == event.TASK_CREATED]
     first = [each for each in created if each.get("type") == event.RUN_STARTED]
     return Seen(
         event=one,
         near=tuple(event_at(path, *each) for each in near),
         run=first[0] if first else {},
         task=mine[-1] if mine else {},
-        profile=reader.facts(one).profile,
+        profile=reader.facts({"task": who}).profile,
         counts=counts,
     )
+
+
+def task_of(one: dict[str, Any]) -> str:
+    """Return the task that an event is about: what a task is refused is told to those above it as well (`of`)."""
+    return str(one.get("of") or one.get("task", ""))
 
 
 def _zip_longest(first: list[Any], second: list[Any]) -> list[list[Any]]:
@@ -115,7 +121,8 @@ def denial_of(seen: Seen) -> Denial | None:
     kind = str(one.get("type", ""))
     if one.get("verdict") != "deny" and not kind.startswith(event.TASK_DENIED):
         return None
-    alike = [each for each in seen.near if each.get("task") == one.get("task") and each.get("rule") == one.get("rule")]
+    who = task_of(one)
+    alike = [each for each in seen.near if task_of(each) == who and each.get("rule") == one.get("rule")]
     told = [each for each in (one, *alike) if each.get("type") == event.TASK_DENIED and _about_the_same(one, each)]
     decided = [each for each in (one, *alike) if each.get("verdict") == "deny" and _about_the_same(told[0] if told else one, each)]
     full = {**(told[0] if told else {}), **(decided[0] if decided else {}), **one}
@@ -124,7 +131,7 @@ def denial_of(seen: Seen) -> Denial | None:
     context = seen.task.get("context")
     writable = context.get("writable") if isinstance(context, dict) else None
     return Denial(
-        run=str(one.get("run", "")), task=str(one.get("task", "")), time=str(one.get("time", "")), type=kind,
+        run=str(one.get("run", "")), task=who, time=str(one.get("time", "")), type=kind,
         what=str(full.get("what") or _tried(full.get("operation"))), reason=str(full.get("reason", "")),
         rule=str(full.get("rule", "")), layer=str(full.get("layer", "")),
         refused=tuple(map(str, refused)) if isinstance(refused, list) else (), hint=str(full.get("hint", "")),

@@ -242,7 +242,8 @@ class Index:
             raise Untrue
         self._compare_last(source, known)
         if wanted:
-            found = self._db.execute(f"SELECT count(*) FROM events WHERE run = ? AND {_among(wanted)}", (known.id,))  # noqa: S608 - numbers
+            query = f"SELECT count(*) FROM events INDEXED BY by_facts WHERE run = ? AND {_among(wanted)}"  # noqa: S608 - numbers
+            found = self._db.execute(query, (known.id,))
             if found.fetchone()[0] != expected:
                 raise Untrue
         return wanted
@@ -263,9 +264,9 @@ class Index:
         since = selection.since if selection.since is not None else 0
         until = selection.until if selection.until is not None else 1 << 62
         few = len(wanted) < 500 and self._count(known, wanted) <= FEW
-        where = f"{'' if few else '+'}run = ? AND {'' if few else '+'}{_among(wanted)} AND time BETWEEN ? AND ?"
-        where = where.removeprefix("+")  # `+` keeps SQLite from using an index on a column
-        columns = "SELECT number, segment, offset, hash, facts FROM events WHERE"
+        where = f"run = ? AND {_among(wanted)} AND time BETWEEN ? AND ?"
+        how = "INDEXED BY by_facts" if few else "NOT INDEXED"  # without a word from us SQLite reads on to the next one
+        columns = f"SELECT number, segment, offset, hash, facts FROM events {how} WHERE"  # noqa: S608 - numbers
         if newest is not None:
             query = f"{columns} {where} ORDER BY number DESC LIMIT ?"
             found = self._db.execute(query, (known.id, since, until, newest)).fetchall()[::-1]
