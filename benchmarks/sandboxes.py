@@ -38,7 +38,7 @@ def profile(image: str = "") -> Profile:
 
 @contextlib.contextmanager
 def sandbox(
-    engine: str, workspace: str, state: str, *, image: str = "", mode: str = "direct"
+    engine: str, workspace: str, state: str, *, image: str = "", mode: str = "direct", calls: bool = False
 ) -> Iterator[tuple[Sandbox, Task]]:
     """A started, proven and listening sandbox. What it changed in a layer is thrown away."""
     chosen = profile(image)
@@ -49,6 +49,7 @@ def sandbox(
         confined = confinement.confine(
             Envelope(profile=chosen, trust=Trust.TRUSTED), space, task=journal.run, run_dir=str(folder),
             engine=engine, command=(), overlays=layer.overlays() if layer else (),
+            calls=calls,
         )  # fmt: skip
         task = Task(
             path="root", envelope=Envelope(profile=chosen, trust=Trust.TRUSTED), context=confined.context,
