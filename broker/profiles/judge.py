@@ -36,6 +36,11 @@ class Judged(NamedTuple):
         """Whether it may go ahead without anybody being asked."""
         return isinstance(self.verdict, Allow)
 
+    def under(self, profile: Profile, context: Context) -> Judged:
+        """Return what another profile says of the same; what the command does is the same."""
+        envelope = Envelope(profile=profile, trust=Trust.TRUSTED)
+        return self._replace(verdict=decide(self.operation, self.assessment, envelope, context))
+
 
 def context_in(workspace: str = WORKSPACE, cwd: str | None = None) -> Context:
     """Return the context of a task that works in this folder."""

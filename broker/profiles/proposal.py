@@ -28,6 +28,8 @@ from broker.profiles.judge import judge
 ALIKE = 3
 ALIKE_WORDS = 8
 
+LONGEST = 500  # characters of an entry that is proposed
+
 _NEVER = frozenset({Risk.PERSISTENCE, Risk.DESTRUCTIVE, Risk.UNKNOWN, Risk.BLOCKED})
 _INLINE = frozenset({"-c", "-e", "-r", "--eval", "-p", "--print"})
 _CODE = re.compile(r"""[ ();'"]""")
@@ -145,8 +147,8 @@ def _judged(tried: Tried, profile: Profile, denies: Sequence[str]) -> tuple[Kind
     if problem := _not_an_entry(tried.argv):
         return Kind.CANNOT, effects, problem
     listed = replace(profile, allowlist=(*profile.allowlist, AllowEntry(argv=tried.argv)))
-    after = [judge(start, listed, context=context) for start, context in tried.starts.items()]
-    if not any(each.allowed for each in after):
+    after = zip(answers, tried.starts.values(), strict=True)
+    if not any(each.under(listed, context).allowed for each, context in after):
         return Kind.CANNOT, effects, _why_no_match(tried)
     for example in denies:
         if judge(example, listed).allowed:
@@ -168,6 +170,8 @@ def _how(tried: Tried, effects: frozenset[Risk]) -> tuple[Kind, frozenset[Risk],
 
 def _not_an_entry(argv: tuple[str, ...]) -> str:
     """Return why no entry can be written for these words, or nothing."""
+    if sum(map(len, argv)) + len(argv) > LONGEST:
+        return "it is too long for anybody to read"
     try:
         same = parse_command_line(entry_text(argv)) == argv
     except CommandLineError as error:

@@ -98,7 +98,7 @@ def pairs(draw: st.DrawFn) -> tuple[Profile, Profile]:
     return before, after
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pairs())
 def test_a_profile_that_is_not_called_wider_permits_nothing_more(pair: tuple[Profile, Profile]) -> None:
     """INVARIANT of compare: no change is WIDER, so each command that the second permits, the first permits."""
