@@ -17,6 +17,7 @@ from broker.decide.profile import Profile
 from broker.enforce import wire
 from broker.enforce.engine import Bind, Limits, Overlay, Plan, Tmpfs
 from broker.enforce.mounts import is_below
+from broker.enforce.mounts import is_below
 from broker.enforce.runtime import runtime_bases
 from broker.enforce.workspace import Workspace
 from broker.errors import UsageError
@@ -78,9 +79,12 @@ def _plan(
         if not os.path.exists(path):
             raise UsageError(f"profile {profile.name} shows {path}, which does not exist")
         _refuse_runtime(profile.name, path)
+    shown = [Bind(source=os.path.realpath(path), target=path) for path in wishes.read_only]
+    # Later binds lie over earlier ones: what is shown of the workspace itself must not be covered by it.
+    inner = [bind for bind in shown if is_below(bind.target, workspace.path)]
     return Plan(
         task=task, uid=workspace.uid, gid=workspace.gid, workspace=workspace.path, home=HOME,
-        binds=(*(Bind(source=os.path.realpath(path), target=path) for path in wishes.read_only), *workspace.binds()),
+        binds=(*(bind for bind in shown if bind not in inner), *workspace.binds(), *inner),
         tmpfs=(
             Tmpfs(target="/tmp", size=wishes.tmp_size),
             Tmpfs(target=HOME, size=wishes.tmp_size, mode=0o755),
