@@ -79,12 +79,9 @@ class Reporter:
         """Print one refusal as it happens; of a sub-task, with its place in the tree."""
         if self._quiet or not self._live:
             return
-        row: DenialRow = {
-            "tool": tool, "what": denial.what, "class": denial.risk.label,
-            "effects": [risk.label for risk in sorted(denial.effects)], "reason": denial.reason,
-            "rule": denial.rule, "layer": denial.layer.value, "hint": denial.hint,
-            "approvable": denial.approvable, "count": 1,
-        }  # fmt: skip
+        from broker.record.denials import row_of
+
+        row = row_of(tool, denial)
         if task != "root":
             row["of"] = task
         self._write(denial_lines(row, self._colours))

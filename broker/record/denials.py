@@ -72,7 +72,7 @@ class DenialLog:
             if len(self._rows) >= KEPT:
                 self._count_other(denial.risk)
                 return False
-            row = _row(tool, denial)
+            row = row_of(tool, denial)
             if of:
                 row["of"] = of
             self._rows[key], self._written[key] = row, 1
@@ -137,7 +137,8 @@ def _key(tool: str, denial: Deny, of: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _row(tool: str, denial: Deny) -> DenialRow:
+def row_of(tool: str, denial: Deny) -> DenialRow:
+    """Return a denial as results and terminals show it: without secrets, and of a bearable length."""
     # Redacted first: half a secret has not the look of one.
     what = _redacted(denial.what)
     what = what if len(what) <= SHOWN else what[: SHOWN - 1] + "…"

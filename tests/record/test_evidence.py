@@ -14,7 +14,7 @@ import pytest
 from broker.record import chain, event
 from broker.record.chain import Chain
 from broker.record.evidence import Finding, State, bind_dead, examine
-from broker.record.journal import BOUND_EVENTS, Journal, read
+from broker.record.journal import BOUND_EVENTS, SEGMENT, Journal, read
 from broker.record.run_files import journal_path, segments
 
 RUNS = ("20261130-000001-000a", "20261130-000002-000b", "20261130-000003-000c")
@@ -216,7 +216,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from broker.record.journal import Journal
-journal = Journal.create(Path(sys.argv[1]), sys.argv[2])
+journal = Journal.create(Path(sys.argv[1]), sys.argv[2], segment=int(sys.argv[3]))
 while True:
     number = journal.append("exec.decided", argv=["x" * 300])
     sys.stdout.write(f"{number}\\n")
@@ -224,11 +224,12 @@ while True:
 """
 
 
-def test_a_killed_broker_lost_nothing_that_it_acknowledged_and_is_told_from_tampering(tmp_path: Path) -> None:
+@pytest.mark.parametrize("segment", [SEGMENT, 2000], ids=["one-file", "many-segments"])
+def test_a_killed_broker_lost_nothing_that_it_acknowledged_and_is_told_from_tampering(segment: int, tmp_path: Path) -> None:
     """The real thing: killed while it writes, and bound up to its last mark."""
     acknowledged = 0
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path), RUNS[0]], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WRITER, str(tmp_path), RUNS[0], str(segment)], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

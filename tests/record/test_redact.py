@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Risk
+from broker.cli.report import Reporter
 from broker.decide.verdict import Deny, Layer
 from broker.record import event, redact
 from broker.record.denials import DenialLog
@@ -236,6 +237,17 @@ def test_no_secret_reaches_a_denial_or_the_result(tmp_path: Path) -> None:
 
     assert SECRET not in json.dumps(log.as_result())
     assert _leak(tmp_path) == []
+
+
+def test_no_secret_reaches_the_terminal_while_it_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    denial = Deny(
+        what=f"curl --token {SECRET}", effects=frozenset({Risk.NETWORK_EGRESS}), layer=Layer.PROFILE, rule="r", reason=f"--token={SECRET}", hint="h"
+    )
+    Reporter(quiet=False, live=True).denied("root", "exec", denial)
+
+    told = capsys.readouterr().err
+    assert f"curl --token {mark(SECRET)}" in told
+    assert SECRET not in told
 
 
 def test_no_secret_reaches_the_log() -> None:
