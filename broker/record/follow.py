@@ -158,7 +158,7 @@ def _end(path: Path) -> Place:
     try:
         with last.open("rb") as source:
             size = source.seek(0, os.SEEK_END)
-            back = 1 << 16
+            back = 1 << 12
             while True:
                 start = max(0, size - back)
                 source.seek(start)

@@ -94,11 +94,12 @@ def scan(path: Path, selection: Selection, start: Place = START, reader: Reader 
 def _with_index(
     state: Path, paths: list[Path], mine: list[Path], selection: Selection, newest: int | None, warn: Callable[[str], None]
 ) -> Iterator[Found]:
-    from broker.record import index as indexes  # sqlite3 takes its time to load
+    from broker.record.index import opened  # sqlite3 takes its time to load
+    from broker.record.index_file import Untrue, Unusable, throw_away
 
     suspect = False
     try:
-        with indexes.opened(state) as index:
+        with opened(state) as index:
             index.update(mine, list_runs(state))
             for path in mine:
                 if trouble := index.trouble(path):
@@ -119,18 +120,18 @@ def _with_index(
                     # What was written since, and the complaint about a line that is no event.
                     end, reader = index.end(path)
                     yield from scan(path, selection, end, reader)
-                except (indexes.Untrue, indexes.Unusable) as error:
-                    suspect = suspect or isinstance(error, indexes.Untrue)
+                except (Untrue, Unusable) as error:
+                    suspect = suspect or isinstance(error, Untrue)
                     yield from (each for each in scan(path, selection) if last is None or each.place > last)
                 finally:
                     source.close()
 
             yield from _merged(paths, of_run)
-    except (indexes.Unusable, indexes.Untrue) as error:
-        suspect = suspect or isinstance(error, indexes.Untrue)
+    except (Unusable, Untrue) as error:
+        suspect = suspect or isinstance(error, Untrue)
         yield from _merged(paths, lambda path: scan(path, selection))
     if suspect:
-        indexes.throw_away(state)
+        throw_away(state)
 
 
 def _checked(path: Path, source: Lines, row: Row, selection: Selection, last: Place | None) -> Found:
@@ -139,7 +140,8 @@ def _checked(path: Path, source: Lines, row: Row, selection: Selection, last: Pl
     INVARIANT: what is shown is a line of the journal, and the journal's own words answer the question
     (test_index.py: test_an_index_cannot_make_an_event_appear).
     """
-    from broker.record.index import Untrue, short_hash
+    from broker.record.index import short_hash
+    from broker.record.index_file import Untrue
 
     line = source.at(row.place)
     if short_hash(line) != row.hash or (last is not None and row.place <= last):

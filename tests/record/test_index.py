@@ -17,7 +17,7 @@ import pytest
 
 from broker.classify.risk import Risk
 from broker.errors import JournalError
-from broker.record import event, query
+from broker.record import event, index_file, query
 from broker.record import index as indexes
 from broker.record.index import Index
 from broker.record.journal import Journal
@@ -68,7 +68,7 @@ def asked(state: Path, selection: Selection, *, index: bool = True, newest: int 
 
 
 def database(state: Path) -> sqlite3.Connection:
-    return sqlite3.connect(state / indexes.NAME, isolation_level=None)
+    return sqlite3.connect(state / index_file.NAME, isolation_level=None)
 
 
 SELECTIONS = (
@@ -83,7 +83,7 @@ SELECTIONS = (
 def test_the_index_answers_as_the_lines_do(selection: Selection, newest: int | None, state: Path, run: Path) -> None:
     answer = asked(state, selection, newest=newest)
     assert answer == asked(state, selection, index=False, newest=newest)
-    assert (state / indexes.NAME).exists()
+    assert (state / index_file.NAME).exists()
     assert set(answer) <= set(run.read_bytes().splitlines())
 
 
@@ -172,7 +172,7 @@ def test_batches_are_kept_one_by_one(state: Path, run: Path, monkeypatch: pytest
 
     def fails_later(self: Index, *args: object) -> bool:
         if next(calls) == 4:
-            raise indexes.Unusable
+            raise index_file.Unusable
         return real(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Index, "_add", fails_later)
@@ -199,9 +199,9 @@ def test_runs_that_are_gone_are_forgotten(state: Path, run: Path) -> None:
 @pytest.mark.parametrize("what", ["garbage", "empty", "truncated", "another version", "no tables", "tables of others", "missing"])
 def test_an_index_that_is_damaged_or_another_is_made_anew(what: str, state: Path, run: Path) -> None:
     asked(state, CURL)
-    file = state / indexes.NAME
+    file = state / index_file.NAME
     for suffix in ("-wal", "-shm"):
-        (state / f"{indexes.NAME}{suffix}").unlink(missing_ok=True)
+        (state / f"{index_file.NAME}{suffix}").unlink(missing_ok=True)
     match what:
         case "garbage":
             file.write_bytes(b"no database at all" * 1000)
@@ -229,7 +229,7 @@ def test_an_index_that_is_damaged_or_another_is_made_anew(what: str, state: Path
 def test_random_damage_to_the_file_is_never_an_answer_of_its_own(seed: int, state: Path, run: Path) -> None:
     asked(state, CURL)
     choose = random.Random(seed)
-    file = state / indexes.NAME
+    file = state / index_file.NAME
     data = bytearray(file.read_bytes())
     for _ in range(choose.choice((1, 20, 400))):
         data[choose.randrange(100, len(data))] = choose.randrange(256)
@@ -280,7 +280,7 @@ def test_an_index_cannot_make_an_event_appear(state: Path, run: Path) -> None:
     connection.close()
     wanted = asked(state, CURL, index=False)
     assert asked(state, CURL) == wanted
-    assert not (state / indexes.NAME).exists()  # thrown away
+    assert not (state / index_file.NAME).exists()  # thrown away
     assert asked(state, CURL) == wanted
 
 
@@ -333,7 +333,7 @@ def test_what_only_a_forgery_of_rows_and_counts_together_can_do(state: Path, run
     connection.close()
     true = asked(state, CURL, index=False)
     assert len(asked(state, CURL)) == len(true) - 1  # this much it takes: two tables, and two counts
-    (state / indexes.NAME).unlink()
+    (state / index_file.NAME).unlink()
     assert asked(state, CURL) == true
 
 
@@ -381,7 +381,7 @@ def test_a_state_directory_that_is_read_only_is_read(state: Path, run: Path) -> 
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
         assert asked(state, CURL) == asked(state, CURL, index=False)
-        assert not (state / indexes.NAME).exists()
+        assert not (state / index_file.NAME).exists()
     finally:
         subprocess.run(["umount", state], check=True)
 
@@ -390,7 +390,7 @@ def test_a_lock_that_nobody_lets_go_of_costs_time_and_nothing_else(state: Path, 
     asked(state, CURL)
     with Journal.create(state) as other:
         fill(other, 10)
-    monkeypatch.setattr(indexes, "WAIT", 0.05)
+    monkeypatch.setattr(index_file, "WAIT", 0.05)
     holder = database(state)
     holder.execute("BEGIN IMMEDIATE")
     wanted = asked(state, CURL, index=False)
@@ -401,7 +401,7 @@ def test_a_lock_that_nobody_lets_go_of_costs_time_and_nothing_else(state: Path, 
 
 def test_a_link_in_the_place_of_the_index_is_not_followed(state: Path, run: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("mine")
-    (state / indexes.NAME).symlink_to(tmp_path / "elsewhere")
+    (state / index_file.NAME).symlink_to(tmp_path / "elsewhere")
     assert asked(state, CURL) == asked(state, CURL, index=False)
     assert (tmp_path / "elsewhere").read_text() == "mine"
 
@@ -412,7 +412,7 @@ def test_the_index_is_as_private_as_the_journal(state: Path, run: Path) -> None:
         asked(state, CURL)
     finally:
         os.umask(old)
-    for file in state.glob(f"{indexes.NAME}*"):
+    for file in state.glob(f"{index_file.NAME}*"):
         assert file.stat().st_mode & 0o077 == 0, file
 
 
