@@ -26,7 +26,7 @@ broker events --follow                      # everything, as it happens, in ever
 broker events --since yesterday --risk '>=install' --verdict deny
 broker events last --task root/1 --rule path.persistence --format table
 broker events --grep 'git push' --json      # in all runs, one JSON object a line
-broker events verify                        # is the record as it was written?"""
+""" + events_verify.EXAMPLES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.record.evidence import Finding
 
 WORDS = ("verify", "key", "checkpoint", "schema")  # what may follow `broker events` and is done here
-USAGE = """\
+EXAMPLES = """\
 broker events verify                        # every run: is it as it was written, and is it all there?
 broker events key new                       # a key of the operator's, to sign checkpoints with
 broker events checkpoint >/elsewhere/today  # sign what is there now; a copy kept elsewhere shows a replaced record
