@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 _RUNS = ("events", "report")  # verbs that take runs
 
+_NAME_PROFILES = frozenset({"--profile", "--parent"})
 Option = tuple[tuple[str, ...], str, tuple[str, ...], bool]  # its spellings, help, choices, takes a value
 
 
@@ -147,7 +148,7 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
         "    done ;;",
         "  esac",
         '  case "$verb:$prev" in',
-        "    *:--profile) words=$(broker completion --names profiles 2>/dev/null)",
+        "    *:--profile|*:--parent) words=$(broker completion --names profiles 2>/dev/null)",
         '      COMPREPLY=($(compgen -W "$words" -- "$cur")); return ;;',
         *choices,
         "  esac",
@@ -156,8 +157,9 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
         "    *)",
         f'      case "$verb" in {"|".join(_RUNS)}) words="$words $(broker completion --names runs 2>/dev/null)" ;; esac',
         '      if [ "$verb:${COMP_WORDS[2]}" = tasks:kill ]; then words=$(broker completion --names tasks 2>/dev/null); fi',
-        '      if [ "$verb:${COMP_WORDS[2]}" = profile:show ]; then',
-        '        words="$words $(broker completion --names profiles 2>/dev/null)"; fi',
+        '      case "$verb:${COMP_WORDS[2]}" in profile:show|profile:diff|profile:score)',
+        '        words=$(broker completion --names profiles 2>/dev/null) ;;',
+        '      profile:suggest) words=$(broker completion --names runs 2>/dev/null) ;; esac',
         '      COMPREPLY=($(compgen -W "$words" -- "$cur"))',
         "      if [ ${#COMPREPLY[@]} -eq 0 ]; then",
         f'        case "$verb" in {"|".join(sorted(TAKE_COMMAND))}) COMPREPLY=($(compgen -c -- "$cur")) ;;',
@@ -216,7 +218,7 @@ def _zsh_spec(spelling: str, option: Option) -> str:
     spec = f"*{spelling}[{text}]"
     if not takes:
         return _quote(spec)
-    if spelling == "--profile":
+    if spelling in _NAME_PROFILES:
         return _quote(f"{spec}:profile:") + '"($(broker completion --names profiles 2>/dev/null))"'
     return _quote(f"{spec}:value:({' '.join(choices)})" if choices else f"{spec}:value:_files")
 
@@ -234,7 +236,7 @@ def _fish(options: dict[str, tuple[Option, ...]]) -> str:
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in spellings
             )
             line = f"complete -c broker {seen} {names} -d {_fish_quote(text)}"
-            if "--profile" in spellings:
+            if _NAME_PROFILES & set(spellings):
                 line += " -x -a '(broker completion --names profiles 2>/dev/null)'"
             elif choices:
                 line += f" -x -a {_fish_quote(' '.join(choices))}"
