@@ -189,8 +189,10 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         if layer is not None:
             layer.wait_for_the_clock()
         masks.watch(folder)
-        namespace = usage.pid_namespace(sandbox.container.init_pid)
+        held = usage.hold_pid_namespace(sandbox.container.init_pid)
+        namespace = os.fstat(held).st_ino if held >= 0 else 0
         stage = Stage(run, plot, task, sandbox, confined, layers, folder, masks, layer, between, namespace)
+        stage.descriptors += [held] if held >= 0 else []
         if (called := run.watcher.called) is not None:
             task.called = lambda line: called(stage, line)
         sandbox.listen()

@@ -224,6 +224,14 @@ def pid_namespace(pid: int) -> int:
         return 0
 
 
+def hold_pid_namespace(pid: int) -> int:
+    """Open a process's pid namespace: as long as somebody holds it, no other one gets its inode. -1 if the process is gone."""
+    try:
+        return os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
 def survivors(namespace: int) -> list[str]:
     """Return the processes that still live in a pid namespace, as `pid name`. Empty is the proof."""
     found = []
