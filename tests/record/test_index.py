@@ -345,11 +345,14 @@ def test_a_record_that_was_altered_is_said_to_be(state: Path, run: Path) -> None
     assert said == [f"{run.stem}: line 21 does not follow from the line before it: the record was altered. Run: broker events verify {run.stem}"]
 
 
-def test_a_line_that_is_no_event_ends_the_reading_with_its_number(state: Path, run: Path) -> None:
+@pytest.mark.parametrize("damage", ["garbage", "a key twice", "not an object", "not ASCII", "[" * 100_000])
+def test_a_line_that_is_no_event_ends_the_reading_with_its_number(damage: str, state: Path, run: Path) -> None:
     lines = run.read_bytes().splitlines(keepends=True)
-    run.write_bytes(b"".join([*lines[:20], b"garbage\n", *lines[21:]]))
+    at = next(number for number, line in enumerate(lines) if b"program.curl" in line and number > 20)
+    other = {"a key twice": lines[at].replace(b"{", b'{"rule":"x",', 1), "not an object": b"[1]\n", "not ASCII": b'{"a":"\xff"}\n'}
+    run.write_bytes(b"".join([*lines[:at], other.get(damage, damage.encode() + b"\n"), *lines[at + 1 :]]))
     for index in (True, False, True):
-        with pytest.raises(JournalError, match="line 21 is no event"):
+        with pytest.raises(JournalError, match=f"line {at + 1} is no event"):
             list(find(state, [run], CURL, index=index, warn=lambda _: None))
 
 
