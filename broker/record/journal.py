@@ -181,9 +181,9 @@ class Journal:
     def _next_segment(self) -> None:
         # What a later segment's end forces to the disk must not lie behind a gap.
         self._file.force()
-        self._open_segment()
+        self._open_segment(empty=True)
 
-    def _open_segment(self) -> None:
+    def _open_segment(self, *, empty: bool = False) -> None:
         """Go on in the next file. One that is there and empty is what a full disk left of an earlier attempt."""
         path = segment_path(self.path, self._segment + 1)
         try:
@@ -191,6 +191,9 @@ class Journal:
             size = os.fstat(descriptor).st_size
         except OSError as error:
             raise cannot_write(path, error) from error
+        if empty and size:
+            os.close(descriptor)
+            raise JournalError(f"{path} is there already: somebody put it there. Nothing runs without a record of its own")
         sync_folder(path.parent)
         self._earlier += self._file.size
         if self._file.descriptor != self._locked:

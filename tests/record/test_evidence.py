@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.errors import JournalError
 from broker.record import chain, event
 from broker.record.chain import Chain
 from broker.record.evidence import Finding, State, bind_dead, examine
@@ -368,3 +369,54 @@ def test_a_long_run_whose_broker_died_is_resumed_in_its_last_segment(tmp_path: P
     assert found.ok
     assert [one["seq"] for one in read(dead.path)] == list(range(1, 15))
     assert heir.size == sum(file.stat().st_size for file in segments(dead.path))
+
+
+def test_a_broker_that_died_before_it_bound_the_end_is_a_crash(tmp_path: Path) -> None:
+    _finished(tmp_path, RUNS[0])
+    path = tmp_path / chain.NAME
+    path.write_bytes(_lines(path)[0])
+
+    (found,) = examine(tmp_path)
+
+    assert found.ok
+    assert found.notes == ("broker died before it bound the end: the chain file vouches for 1 of 5 events",)
+    assert [entry.count for entry in bind_dead(tmp_path)] == [5]
+    assert _found(tmp_path)[RUNS[0]].notes == ()
+
+
+def test_a_reader_misses_nothing_when_the_writer_goes_on_in_the_next_file(tmp_path: Path) -> None:
+    with Journal.create(tmp_path, RUNS[0], segment=2000) as journal:
+        for number in range(3):
+            journal.append("x", number=number)
+        reader = read(journal.path)
+        seen = [next(reader)["seq"] for _ in range(3)]
+        for number in range(20):
+            journal.append("x", number=number)
+        assert len(segments(journal.path)) > 2
+
+        seen += [one["seq"] for one in reader]
+
+    assert seen == list(range(1, 24))
+
+
+def test_a_segment_that_a_full_disk_left_empty_is_used(tmp_path: Path) -> None:
+    with Journal.create(tmp_path, RUNS[0], segment=1000) as journal:
+        journal.append("x", note="n" * 600)
+        journal.path.with_name(f"{RUNS[0]}.2.jsonl").touch(mode=0o600)
+
+        journal.append("x", note="n" * 600)
+
+    assert [one["seq"] for one in read(journal.path)] == [1, 2]
+    assert len(segments(journal.path)) == 2
+
+
+def test_a_segment_that_somebody_put_there_is_not_added_to(tmp_path: Path) -> None:
+    with Journal.create(tmp_path, RUNS[0], segment=1000) as journal:
+        journal.append("x", note="n" * 600)
+        planted = journal.path.with_name(f"{RUNS[0]}.2.jsonl")
+        planted.write_bytes(b"{}\n")
+
+        with pytest.raises(JournalError, match="somebody put it there"):
+            journal.append("x", note="n" * 600)
+
+    assert planted.read_bytes() == b"{}\n"
