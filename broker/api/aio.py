@@ -15,14 +15,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from broker.api import calls
+from broker.api import calls, files
 from broker.api.broker import Broker
 from broker.api.calls import DelegateOptions, Given, Request, RunOptions
 from broker.api.opened import Hear
 from broker.api.program import Output
 from broker.api.settings import Command, Options
 from broker.api.stop import Stop
-from broker.api.values import Denial, Explanation, Outcome, ProfileInfo, RunResult, TaskInfo, Verdict
+from broker.api.values import (
+    Denial,
+    Explanation,
+    FileResult,
+    Outcome,
+    ProfileInfo,
+    RunResult,
+    TaskInfo,
+    Verdict,
+)
 from broker.decide.profile import Profile
 
 __all__ = ["AsyncBroker"]
@@ -130,6 +139,18 @@ class AsyncBroker:
         """Run a program in the sandbox, to its end."""
         task, start = self._broker._task, calls.start_of(command, **options)
         return await in_thread(lambda stop: calls.run(task, start, stop))
+
+    async def read_file(self, path: str | os.PathLike[str], *, offset: int = 0, most: int = files.MOST) -> FileResult:
+        """Read a file as the task sees it, from inside."""
+        task = self._broker._task
+        return await in_thread(lambda stop: files.read_file(task, path, stop, offset=offset, most=most))
+
+    async def write_file(
+        self, path: str | os.PathLike[str], content: bytes | str, *, version: str = "", new: bool = False
+    ) -> FileResult:
+        """Write a whole file from inside, at once or not at all."""
+        task = self._broker._task
+        return await in_thread(lambda stop: files.write_file(task, path, content, stop, version=version, new=new))
 
     async def delegate(
         self, request: Request | None = None, *, profile: str = "", command: Command = (), cwd: str = "",

@@ -14,13 +14,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
-from broker.api import calls
+from broker.api import calls, files
 from broker.api.calls import DelegateOptions, Given, Request, RunOptions
 from broker.api.opened import Hear, Opened
 from broker.api.program import Output
 from broker.api.settings import Command, Options, request_for
 from broker.api.stop import Stop
-from broker.api.values import Denial, Explanation, Outcome, ProfileInfo, RunResult, TaskInfo, Verdict
+from broker.api.values import (
+    Denial,
+    Explanation,
+    FileResult,
+    Outcome,
+    ProfileInfo,
+    RunResult,
+    TaskInfo,
+    Verdict,
+)
 from broker.decide.profile import Profile
 from broker.errors import UsageError
 
@@ -115,6 +124,19 @@ class Broker:
         What it leaves running in the background is ended with it. Options: see RunOptions.
         """
         return calls.run(self._task, calls.start_of(command, **options), Stop())
+
+    def read_file(self, path: str | os.PathLike[str], *, offset: int = 0, most: int = files.MOST) -> FileResult:
+        """Read a file as the task sees it, from inside; a relative path is below the workspace. Of it `most` bytes (64 MiB)."""
+        return files.read_file(self._task, path, Stop(), offset=offset, most=most)
+
+    def write_file(
+        self, path: str | os.PathLike[str], content: bytes | str, *, version: str = "", new: bool = False
+    ) -> FileResult:
+        """Write a whole file from inside, at once or not at all, with the folders above it.
+
+        `version`, from read_file: only while it is still that file. `new`: only if there is none.
+        """
+        return files.write_file(self._task, path, content, Stop(), version=version, new=new)
 
     def delegate(
         self, request: Request | None = None, *, profile: str = "", command: Command = (), cwd: str = "",

@@ -130,6 +130,41 @@ class RunResult(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult(Value):
+    """What became of a file that was to be read or written. `path` is absolute.
+
+    `status` is ok, denied (then `denial` says why), not_found, changed (it is another file than `version` says, or it is there
+    already), timeout, cancelled or failed. `data` is what was read, `size` what the file has in all; `version` tells this
+    file from any later one, `mode` are its rights in octal.
+    """
+
+    path: str
+    status: str
+    reason: str = ""
+    data: bytes = b""
+    size: int = 0
+    version: str = ""
+    mode: str = ""
+    denial: Denial | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was done."""
+        return self.status == "ok"
+
+    @property
+    def text(self) -> str:
+        """What was read, as text: what is not UTF-8 is shown as `\\xNN`."""
+        return self.data.decode("utf-8", "backslashreplace")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data, with `text` in the place of `data`."""
+        table = Value.as_dict(self)
+        del table["data"]
+        return {**table, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Value):
     """How a task ended: a whole run, or a sub-task. `exit_code` is what `broker run` would end with.
 

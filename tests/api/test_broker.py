@@ -272,6 +272,43 @@ def test_eight_sub_tasks_run_at_once(make: Make) -> None:
     assert [one.status for one in done] == ["killed"] * 9
 
 
+def test_files_are_read_and_written_inside_and_a_newer_one_is_not_overwritten(make: Make, workspace: Path) -> None:
+    (workspace / "old").write_bytes(b"one\n\xff")
+    with make() as opened:
+        old = opened.read_file("old")
+        assert (old.status, old.data, old.text, old.size, old.ok) == ("ok", b"one\n\xff", "one\n\\xff", 5, True)
+        assert opened.read_file(old.path, offset=2, most=2).data == b"e\n"
+        assert opened.write_file("old", b"two", version=old.version).ok
+        assert opened.write_file("old", "three", version=old.version).status == "changed"
+        assert opened.write_file("made/new", "four", new=True).ok
+        assert opened.write_file("made/new", "five", new=True).status == "changed"
+        large = bytes(range(256)) * 20_000
+        assert opened.write_file("large", large).size == len(large)
+        assert opened.read_file("large").data == large
+        assert opened.read_file("missing").status == "not_found"
+        assert opened.read_file("made").status == "failed"
+        assert (workspace / "old").read_bytes() == b"one\n\xff"
+    assert (workspace / "old").read_bytes() == b"two"
+    assert (workspace / "made" / "new").read_text() == "four"
+    assert opened.journal.read_text().count('"tool.called"') == 10
+
+
+def test_a_file_that_may_not_be_touched_is_a_value_with_its_denial(make: Make) -> None:
+    with make(a_profile(effects={})) as opened:
+        hook = opened.write_file(".git/hooks/pre-commit", "x")
+        secret = opened.read_file("/home/agent/.ssh/id_ed25519")
+        assert (hook.status, secret.status) == ("denied", "denied")
+        assert hook.denial is not None
+        assert secret.denial is not None
+        assert (hook.denial.risk, hook.denial.tool, secret.denial.risk) == ("persistence", "write_file", "system_write")
+        assert [one.what for one in opened.denials()] == [hook.denial.what, secret.denial.what]
+    with make(a_profile(tools={"disabled": ["read_file"]})) as opened:
+        refused = opened.read_file("x")
+        assert refused.denial is not None
+        assert (refused.status, refused.denial.rule) == ("denied", "tool.read_file.disabled")
+        assert opened.write_file("x", "y").ok
+
+
 def test_can_i_and_explain_say_what_run_would_do(make: Make) -> None:
     with make("builder") as opened:
         assert opened.can_i(["go", "test", "./..."])
