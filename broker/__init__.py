@@ -9,7 +9,6 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # true to whoever checks types, by its name: to import `typing` takes longer than all that `broker -V` does
 if TYPE_CHECKING:
     from broker.api import (
-        AsyncBroker,
         Broker,
         BrokerError,
         Change,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
         Verdict,
         define_profile,
     )
+    from broker.api.aio import AsyncBroker
 
 __all__ = [
     "AsyncBroker",
@@ -76,9 +76,14 @@ def __getattr__(name: str) -> object:
     """Load the Python interface when something of it is named."""
     if name not in __all__:
         raise AttributeError(f"module 'broker' has no attribute {name!r}")
-    from broker import api
+    if name == "AsyncBroker":
+        from broker.api import aio  # with asyncio, which nobody else needs
 
-    value = getattr(api, name)
+        value: object = aio.AsyncBroker
+    else:
+        from broker import api
+
+        value = getattr(api, name)
     globals()[name] = value
     return value
 

@@ -1,6 +1,8 @@
-"""The Python interface: `from broker import Broker, AsyncBroker` (docs/python.md)."""
+"""The Python interface: `from broker import Broker, AsyncBroker` (docs/python.md).
 
-from broker.api.aio import AsyncBroker
+AsyncBroker is in broker.api.aio, which loads asyncio.
+"""
+
 from broker.api.broker import Broker
 from broker.api.calls import DelegateOptions, RunOptions
 from broker.api.settings import Options, define_profile
@@ -25,7 +27,6 @@ from broker.errors import BrokerError, GuardError, HostCannotEnforce, JournalErr
 from broker.request.delegation import TaskRequest
 
 __all__ = [
-    "AsyncBroker",
     "Broker",
     "BrokerError",
     "Change",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -179,6 +178,8 @@ def _delegate(
 
 def delegate_many(task: Opened, requests: Sequence[TaskRequest], stop: Stop) -> tuple[Outcome, ...]:
     """Run sub-tasks next to each other, as many at once as the profile permits and eight at most. In the order of asking."""
+    from concurrent.futures import ThreadPoolExecutor
+
     if not requests:
         return ()
     breadth = task.header.profile.delegate.breadth

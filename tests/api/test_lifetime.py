@@ -208,11 +208,18 @@ def test_the_command_line_loads_nothing_of_the_python_interface() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_asyncio_is_loaded_for_async_broker_only() -> None:
+    text = "import sys; from broker import {0}; print('asyncio' in sys.modules)"
+    for name, loaded in (("Broker", "False"), ("AsyncBroker", "True")):
+        done = subprocess.run([sys.executable, "-c", text.format(name)], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == loaded
+
+
 def test_each_public_name_is_there_and_no_other() -> None:
     import broker
     import broker.api
 
-    assert sorted({*broker.api.__all__, "__version__"}) == sorted(broker.__all__) == sorted(dir(broker))
+    assert sorted({*broker.api.__all__, "AsyncBroker", "__version__"}) == sorted(broker.__all__) == sorted(dir(broker))
     for name in broker.__all__:
         assert getattr(broker, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Brocker'"):
