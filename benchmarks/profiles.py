@@ -31,7 +31,7 @@ def main() -> None:
         ("one example more in a profile", lambda: _load(1000), 1000),
         ("`profile check` of builder (24 entries)", lambda: findings(builder), 1),
         ("`profile diff default builder`", lambda: compare(default, builder), 1),
-        ("`profile show builder --effective --parent research`", lambda: effective(chain(builder, [research])), 1),
+        ("`profile show builder --effective --parent research`", lambda: effective(chain(builder, [research]), builder), 1),
         ("`can-i`, an answer", lambda: may(("npm", "test"), chain(builder, [], Trust.TRUSTED), context_in()), 1),
         (f"`profile suggest`, {REFUSED:,} different refused commands", lambda: _suggest(default), 1),
     ]

@@ -15,6 +15,7 @@ from broker.errors import UsageError
 
 if TYPE_CHECKING:
     from broker.decide.envelope import Envelope
+    from broker.decide.profile import Profile
 
 SUMMARY = "say whether a profile permits a command, and why"
 TAKES_COMMAND = True
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     profile = load_any(args.profile, profile_dirs=args.profile_dir)
     parents = [load_any(word, profile_dirs=args.profile_dir) for word in args.parent]
     envelope = chain(profile, parents, Trust.parse(args.trust))
-    return _list(envelope, as_json=args.json) if args.list else _ask(envelope, args)
+    return _list(envelope, profile, as_json=args.json) if args.list else _ask(envelope, args)
 
 
 def _ask(envelope: Envelope, args: argparse.Namespace) -> int:
@@ -83,7 +84,7 @@ def _ask(envelope: Envelope, args: argparse.Namespace) -> int:
     return code
 
 
-def _list(envelope: Envelope, *, as_json: bool) -> int:
+def _list(envelope: Envelope, profile: Profile, *, as_json: bool) -> int:
     from broker.classify.risk import Risk
     from broker.cli.profile_show import print_sections
     from broker.cli.terminal import Colours
@@ -91,7 +92,7 @@ def _list(envelope: Envelope, *, as_json: bool) -> int:
     from broker.profiles.can import EXAMPLES
     from broker.profiles.effective import effective
 
-    left = effective(envelope)
+    left = effective(envelope, profile)
     beyond = sorted(frozenset(Risk) - left.effects - {Risk.BLOCKED})
     if as_json:
         data = left.as_dict() | {

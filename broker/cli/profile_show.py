@@ -65,7 +65,7 @@ def _effective(profile: Profile, args: argparse.Namespace) -> int:
     from broker.profiles.load import load_any
 
     parents = [load_any(word, profile_dirs=args.profile_dir) for word in args.parent]
-    left = effective(chain(profile, parents, Trust.parse(args.trust)))
+    left = effective(chain(profile, parents, Trust.parse(args.trust)), profile)
     if args.json:
         print(json.dumps(left.as_dict(), indent=2))
         return 0
