@@ -129,17 +129,19 @@ def test_kill_ends_a_sub_tree_with_all_that_hides_in_it_and_nothing_else(broker:
     with orchestrated(broker, NESTED) as running:
         before = all_up(broker, running, 4)
         [run] = seen(broker)
+        rows = {row["label"]: row for row in run["tasks"]}  # which of two begins first is nobody's business
+        middle, deep, other = (rows[label] for label in ("middle", "deep", "other"))
 
         began = time.monotonic()
-        done = broker.verb("tasks", "kill", f"{run['run']}.1", "--json")
+        done = broker.verb("tasks", "kill", middle["id"], "--json")
         seconds = time.monotonic() - began
 
-        assert json.loads(done.stdout) == {"ended": [f"{run['run']}.1", f"{run['run']}.1.1"], "left": [], "nothing": []}
+        assert json.loads(done.stdout) == {"ended": [middle["id"], deep["id"]], "left": [], "nothing": []}
         assert done.returncode == 0
         assert len(alive(broker, before)) == 2  # the operator's own task, and the other child
         assert seconds < 10  # it takes a fraction of one (docs/benchmarks.md)
-        assert until(lambda: states(broker)["root/1"] == "ended", "the end")
-        assert states(broker)["root/2"] == "running"
+        assert until(lambda: states(broker)[middle["task"]] == "ended", "the end")
+        assert states(broker)[other["task"]] == "running"
 
         assert broker.verb("tasks", "kill", run["run"]).returncode == 0
         assert alive(broker, before) == []
