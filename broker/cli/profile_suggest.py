@@ -25,6 +25,7 @@ SHOWN = 12  # of the commands in one question, and of those that are never propo
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from broker.cli.profile_new import numbers
+    from broker.cli.terminal import escape
     from broker.profiles.denials import Refusals
     from broker.profiles.load import load_with_source
     from broker.profiles.patch import unified, with_entries
@@ -52,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
             sys.stderr.write(f"The patch is for {folder}: cd there to apply it.\n")
     else:
         _print(found, profile.name, refusals.runs)
+        others = sorted(name for name in refusals.commands if name and name != profile.name)
+        if others and profile.name in refusals.commands:
+            print(f"\nWhat was refused to tasks with other profiles is left out: {', '.join(map(escape, others))}.")
         if patch:
             print()
             sys.stdout.write(patch)
@@ -130,7 +134,7 @@ def _print(found: Suggestions, name: str, runs: dict[str, None]) -> None:
         Kind.QUESTION: "Questions: listed only if you pick them",
         Kind.NEVER: "Never proposed, however often it is tried",
         Kind.CANNOT: "Cannot be entries",
-        Kind.PERMITTED: f"Refused then, and permitted by {name} now",
+        Kind.PERMITTED: f"Permitted by {name} as it is",
     }
     first = True
     for kind, title in titles.items():

@@ -51,12 +51,26 @@ class Withheld:
 
 @dataclass(slots=True)
 class Refusals:
-    """All that was refused in some runs."""
+    """All that was refused in some runs. `commands` are kept by the profile of the task that tried them."""
 
-    commands: dict[tuple[str, ...], Tried] = field(default_factory=dict)
+    commands: dict[str, dict[tuple[str, ...], Tried]] = field(default_factory=dict)
     landings: dict[str, Withheld] = field(default_factory=dict)
     runs: dict[str, None] = field(default_factory=dict)
     others: int = 0  # refusals that name no command: reads, connections, what was only counted
+
+    def of(self, profile: str) -> tuple[Tried, ...]:
+        """Return what was refused to tasks with this profile; if there were none, to all: the profile may be new."""
+        if profile in self.commands:
+            return tuple(self.commands[profile].values())
+        merged: dict[tuple[str, ...], Tried] = {}
+        for commands in self.commands.values():
+            for argv, tried in commands.items():
+                known = merged.setdefault(argv, Tried(argv=argv))
+                known.count += tried.count
+                known.tasks |= tried.tasks
+                known.runs |= tried.runs
+                known.starts |= tried.starts
+        return tuple(merged.values())
 
     def add_run(self, events: Iterable[dict[str, Any]]) -> None:
         """Take the events of one run."""
@@ -69,6 +83,7 @@ class _Run:
     def __init__(self, refusals: Refusals) -> None:
         self.all = refusals
         self.contexts: dict[str, Context] = {}
+        self.profiles: dict[str, str] = {}  # by task
         self.named: dict[tuple[str, str], list[Tried]] = {}  # by task and by what the denial calls it
         self.counted: dict[tuple[str, str, str], int] = {}
 
@@ -81,8 +96,10 @@ class _Run:
             self.all.runs.setdefault(run)
             if kind == "run.started":
                 workspace = _text(one.get("workspace")) or workspace
+                self.profiles[task] = _text(one.get("profile"))
             elif kind == "task.created":
                 self.contexts[task] = _context(one.get("context"), workspace)
+                self.profiles[task] = _text(one.get("profile"))
             elif kind == "exec.decided" and one.get("verdict") in {"deny", "ask"}:
                 context = self.contexts.get(task) or context_in(workspace)
                 self.decided(one.get("operation"), task, run, context)
@@ -98,8 +115,9 @@ class _Run:
             self.all.others += 1
             return
         called = self.named.setdefault((task, describe(operation)), [])
+        commands = self.all.commands.setdefault(self.profiles.get(task, ""), {})
         for argv, start in _commands(operation, context):
-            tried = self.all.commands.setdefault(argv, Tried(argv=argv))
+            tried = commands.setdefault(argv, Tried(argv=argv))
             tried.tasks.setdefault(task)
             tried.runs.setdefault(run)
             tried.starts.setdefault(start, context)

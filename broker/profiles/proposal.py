@@ -110,7 +110,7 @@ class Suggestions:
 
 def suggest(refusals: Refusals, profile: Profile, denies: Sequence[str] = ()) -> Suggestions:
     """Return what could be listed. `denies` are the profile's examples of what must be refused."""
-    single = [_one(tried, profile, denies) for tried in refusals.commands.values()]
+    single = [_one(tried, profile, denies) for tried in refusals.of(profile.name)]
     merged: list[Suggestion] = []
     for kind in (Kind.PROPOSAL, Kind.QUESTION):
         merged += _merge([each for each in single if each.kind is kind])
@@ -138,7 +138,7 @@ def _judged(tried: Tried, profile: Profile, denies: Sequence[str]) -> tuple[Kind
     if tried.redacted:
         return Kind.CANNOT, effects, "a secret was left out of the record, and an entry needs each word as it was"
     if all(each.allowed for each in answers):
-        return Kind.PERMITTED, effects, "the profile permits it as it is"
+        return Kind.PERMITTED, effects, "the profile permits it: it was another then, or a task above refused it"
     if never := effects & _NEVER:
         return Kind.NEVER, effects, f"it is {classes(never)}"
     for answer in answers:

@@ -54,7 +54,7 @@ def found(profile: Profile, events: Iterable[dict[str, Any]], denies: tuple[str,
         ("tox", Kind.NEVER, "Profile p denies every command that starts with `tox` (code_execution)"),
         ("./gradlew test", Kind.CANNOT, "./gradlew lies in the workspace, where the task can rewrite it"),
         ("npm test --token=redacted-sha256-2bb80d537b1d-6", Kind.CANNOT, "a secret was left out of the record, and an entry needs each word as it was"),
-        ("make", Kind.PERMITTED, "the profile permits it as it is"),
+        ("make", Kind.PERMITTED, "the profile permits it: it was another then, or a task above refused it"),
     ],
 )
 def test_each_refusal_has_its_place_and_reason(made: Made, command: str, kind: Kind, why: str) -> None:
@@ -82,6 +82,15 @@ def test_counts_and_tasks_are_summed_over_the_tree(made: Made) -> None:
     ]  # fmt: skip
     (one,) = found(made(BODY), events)
     assert (one.count, one.tasks) == (111, ("root", "root/1", "root/1/2"))
+
+
+def test_what_other_profiles_refused_is_left_out_unless_the_profile_is_new(made: Made) -> None:
+    events = [
+        {"type": "task.created", "task": "root", "profile": "p"}, {"type": "task.created", "task": "root/1", "profile": "q"},
+        *refused("npm test"), *refused("cargo test", "npm test", task="root/1"),
+    ]  # fmt: skip
+    assert [(each.commands[0][0], each.count) for each in found(made(BODY), events)] == [("npm", 1)]
+    assert [(each.commands[0][0], each.count) for each in found(made(BODY, "new"), events)] == [("npm", 2), ("cargo", 1)]
 
 
 def test_eighty_commands_that_differ_in_one_word_are_one_question(made: Made) -> None:
