@@ -20,6 +20,7 @@ from broker.profiles.importers import Draft, import_file
 from broker.profiles.importers import claude as claude_reader
 from broker.profiles.importers import codex as codex_reader
 from broker.profiles.importers import gemini as gemini_reader
+from broker.profiles.importers import odek as odek_reader
 from broker.profiles.importers import opencode as opencode_reader
 from broker.profiles.importers.draft import PREFIX, Fate
 from broker.profiles.importers.plain import jsonc
@@ -270,3 +271,22 @@ def test_gemini_is_never_widened(rules: list[tuple[str, tuple[str, str], int]]) 
 def test_codex_rules_permit_no_command_that_is_not_safe(rules: list[tuple[str, list[Any]]]) -> None:
     (draft,) = codex_reader.read("".join(f"prefix_rule(pattern={pattern!r}, decision={decision!r})\n" for decision, pattern in rules), ".rules", None)
     assert_not_wider(profile_from(draft), lambda _: False)
+
+
+labels = st.sampled_from([risk.label for risk in Risk])
+
+
+@settings(max_examples=200, deadline=None)
+@given(labels, st.dictionaries(labels, st.sampled_from(["allow", "prompt", "deny", "?"]), max_size=5), st.lists(st.sampled_from(COMMANDS), max_size=4), st.lists(st.sampled_from(["git", "npm", "rm -r", "npm *"]), max_size=2))  # fmt: skip
+def test_odek_is_never_widened(ceiling: str, classes: dict[str, str], listed: list[str], denied: list[str]) -> None:
+    config = {"profiles": {"p": {"max_risk": ceiling, "allowlist": listed}}, "dangerous": {"classes": classes, "denylist": denied}}
+
+    def permitted(command: str) -> bool:
+        if any(command == prefix or command.startswith(prefix.rstrip("*").rstrip() + " ") for prefix in denied):
+            return False
+        effects = judge(shlex.split(command), Profile(name="x")).assessment.effects
+        within = all(risk <= Risk.parse(ceiling) and classes.get(risk.label, "allow") == "allow" for risk in effects - {Risk.SAFE})
+        return command in listed or within
+
+    (draft,) = odek_reader.read(json.dumps(config), ".json", None)
+    assert_not_wider(profile_from(draft), permitted)
