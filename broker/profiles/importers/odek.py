@@ -6,9 +6,10 @@ from typing import Any
 
 from broker.classify.risk import Risk
 from broker.decide.profile import TOOLS
-from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.importers.draft import Draft
 from broker.profiles.importers.plain import jsonc, table, texts
+from broker.profiles.importers.rules import DENY, glob_rule
+from broker.profiles.proposal import entry_text
 from broker.profiles.schema import NAME
 
 _CLASSES = {risk.label: risk for risk in Risk}
@@ -70,17 +71,7 @@ def _dangerous(draft: Draft, said: dict[str, Any]) -> None:
             draft.removed.add(risk)
             draft.imported(f"dangerous.classes {label} {action}", "effects.remove, where max_risk includes it")
     for command in texts(said.get("denylist")):
-        try:
-            words = parse_command_line(command)
-        except CommandLineError:
-            draft.lower_to(Risk.SAFE)
-            draft.narrowed(f"dangerous.denylist {command}", "no beginning of a command, so the ceiling is safe")
-        else:
-            draft.deny_beginning(words, f"dangerous.denylist {command}", exactly=True)
-            draft.entries.pop(words, None)  # an exact entry would win over it here
-    for entry in [argv for argv in draft.entries if any(argv[: len(prefix)] == prefix for prefix in draft.denied)]:
-        del draft.entries[entry]
-        draft.dropped(f"allowlist {' '.join(entry)}", "dangerous.denylist denies it")
+        _deny(draft, command)
     for command in texts(said.get("allowlist")):
         draft.dropped(f"dangerous.allowlist {command}", "it is in no profile: list it in the one that needs it")
     if "non_interactive" in said:
@@ -88,3 +79,18 @@ def _dangerous(draft: Draft, said: dict[str, Any]) -> None:
         (draft.imported if same else draft.narrowed)(f"dangerous.non_interactive {said['non_interactive']}", "a task without a terminal is denied")
     for key in said.keys() - {"classes", "denylist", "allowlist", "non_interactive"}:
         draft.dropped(f"dangerous.{key}", "not known")
+
+
+def _deny(draft: Draft, command: str) -> None:
+    """Deny what begins so. An exact entry would win over it here, so those that it is about are not entries."""
+    shown = f"dangerous.denylist {command}"
+    rule = glob_rule(DENY, command if "*" in command else f"{command} *", shown)
+    if rule.words:
+        draft.deny_beginning(rule.words, shown, exactly=rule.whole)
+    else:
+        draft.lower_to(Risk.SAFE)
+        draft.narrowed(shown, "no beginning of a command, so the ceiling is safe")
+    for argv in tuple(draft.entries):
+        if rule.matches(entry_text(argv)) or (rule.whole and argv[: len(rule.words)] == rule.words):
+            del draft.entries[argv]
+            draft.dropped(f"allowlist {entry_text(argv)}", "dangerous.denylist denies it")
