@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -153,8 +154,22 @@ def _profiles(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
     return 0
 
 
-def considered(stage: Stage, operation: Operation) -> tuple[Assessment, Verdict]:
-    """Say what would become of an operation in this task. Nothing is recorded: it is a question."""
+_ONE_QUESTION = threading.Lock()
+
+
+def considered(stage: Stage, operation: Operation, line: CallLine | None = None) -> tuple[Assessment, Verdict]:
+    """Say what would become of an operation in this task. Nothing is recorded: it is a question.
+
+    One at a time: what is asked may take seconds to understand, and the gates of all tasks are answered meanwhile. Raises
+    CallEnded when the caller, on `line`, did not wait for it.
+    """
+    with _ONE_QUESTION:
+        if line is not None and line.closed.is_set():
+            raise CallEnded
+        return _considered(stage, operation)
+
+
+def _considered(stage: Stage, operation: Operation) -> tuple[Assessment, Verdict]:
     return stage.task.consider(operation, at_gate=not isinstance(operation, ShellText))
 
 
@@ -183,7 +198,7 @@ def _can_i(stage: Stage, line: CallLine, cwd: str, words: list[str]) -> int:
     if bool(command) == (args.shell is not None):
         raise _Said("broker: what may you do? Write: broker can-i -- CMD, or broker can-i --shell TEXT\n", USAGE)
     operation: Operation = ShellText(text=args.shell) if args.shell is not None else Exec(argv=command, cwd=cwd)
-    assessment, verdict = considered(stage, operation)
+    assessment, verdict = considered(stage, operation, line)
     table = verdict_table(operation, assessment, verdict)
     if args.json:
         _print_json(line, table)
@@ -200,14 +215,14 @@ def _can_i(stage: Stage, line: CallLine, cwd: str, words: list[str]) -> int:
 def _explain(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
     if len(words) != 1 or words[0].startswith("--"):
         raise _Said("usage: broker explain TEXT (one word, quoted)\n", USAGE if words != ["--help"] else 0)
-    _print_json(line, explanation_of(stage, words[0]))
+    _print_json(line, explanation_of(stage, words[0], line))
     return 0
 
 
-def explanation_of(stage: Stage, text: str) -> dict[str, Any]:
+def explanation_of(stage: Stage, text: str, line: CallLine | None = None) -> dict[str, Any]:
     """Return how a shell text is understood here, part by part, and what would become of it."""
     operation = ShellText(text=text)
-    assessment, verdict = considered(stage, operation)
+    assessment, verdict = considered(stage, operation, line)
     return verdict_table(operation, assessment, verdict) | {
         "parts": [
             {"kind": part.kind.value, "argv": list(part.argv), "effects": event.labels(part.effects),

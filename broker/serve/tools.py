@@ -223,8 +223,9 @@ def shell(here: Workplace, call: Call, args: dict[str, Any]) -> dict[str, Any] |
         if ended.code == "failed" and denied:
             return here.refusal(denied[-1])
         return Problem(code=ended.code, message=ended.message, facts=capped({**ended.facts, **written}))
+    by_signal = {"signal": ended.signal} if ended.signal else {}
     return capped({
-        "status": ended.status, "exit_code": ended.exit_code, "signal": ended.signal, "seconds": ended.seconds,
+        "status": ended.status, "exit_code": ended.exit_code, **by_signal, "seconds": ended.seconds,
         "left_running": ended.left_running, **written,
     })  # fmt: skip
 

@@ -80,7 +80,7 @@ class Ended:
 
     status: str  # finished, signalled
     exit_code: int
-    signal: str | None
+    signal: str  # its name, '' if it ended by itself
     seconds: float
     left_running: bool = False
 
@@ -201,7 +201,7 @@ def _ended(process: Process, call: Call, *, in_time: bool, seconds: float, left_
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in set(signal.Signals) else f"SIG{number}"
         return Ended(status="signalled", exit_code=128 + number, signal=name, seconds=seconds, left_running=left_running)
-    return Ended(status="finished", exit_code=os.WEXITSTATUS(status), signal=None, seconds=seconds, left_running=left_running)
+    return Ended(status="finished", exit_code=os.WEXITSTATUS(status), signal="", seconds=seconds, left_running=left_running)
 
 
 def _leave(here: Workplace, process: Process) -> None:

@@ -105,7 +105,7 @@ SHELL = Shape(
         "timeout": number("Seconds after which all of it is ended.", 0.1, 3_600, 120, whole=False),
     }, "command"),
     gives=_gives({
-        "status": {"enum": ["finished", "signalled"]}, "exit_code": _WHOLE, "signal": {"type": ["string", "null"]},
+        "status": {"enum": ["finished", "signalled"]}, "exit_code": _WHOLE, "signal": _TEXT,
         "seconds": {"type": "number"}, "left_running": _TRUTH, "stdout": _TEXT, "stderr": _TEXT, "stdout_bytes": _WHOLE,
         "stderr_bytes": _WHOLE, "denials": _DENIALS,
     }, "status", "exit_code", "stdout", "stderr", "denials"),
@@ -150,7 +150,7 @@ BATCH_PATCH = Shape(
         "path": _TEXT, "put_back": _WHOLE, "not_put_back": _TEXTS,
     }, "files"),
 )  # fmt: skip
-_LIMIT = {"type": ["string", "number"]}
+_LIMIT: Schema = {"anyOf": [{"type": "string", "maxLength": 64}, {"type": "number"}]}
 # Keys that are not here are refused by whoever reads the request, with a reason of their own: see request/delegation.py.
 _TASK: Schema = {
     "type": "object",

@@ -6,6 +6,7 @@ JSON Schema that stand below are known here (a test compares with a whole implem
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -59,11 +60,12 @@ def table(properties: Mapping[str, Schema], *required: str, about: str = "") -> 
 
 
 def check(schema: Schema, value: object, at: str = "") -> None:
-    """Say what is wrong with a value. Raises Invalid."""
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
+    """Say what is wrong with a value. Raises Invalid. The branches of an `anyOf` are told apart by their type."""
+    kinds = [one["type"] for one in schema.get("anyOf", (schema,)) if "type" in one]
     if kinds and not any(_is(kind, value) for kind in kinds):
         raise Invalid(at, f"it must be {' or '.join(_NAMES[kind] for kind in kinds)}, not {_kind(value)}")
+    if "anyOf" in schema:
+        return check(next(one for one in schema["anyOf"] if _is(one["type"], value)), value, at)
     if "enum" in schema and value not in schema["enum"]:
         raise Invalid(at, f"it is one of: {', '.join(map(str, schema['enum']))}")
     if isinstance(value, str):
@@ -73,9 +75,9 @@ def check(schema: Schema, value: object, at: str = "") -> None:
     elif isinstance(value, (list, tuple)):
         _check_list(schema, value, at)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high = schema.get("minimum", value), schema.get("maximum", value)
+        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
         if not low <= value <= high:  # NaN is neither
-            raise Invalid(at, f"it is from {low:g} to {high:g}")
+            raise Invalid(at, f"it is a number from {low:g} to {high:g}")
 
 
 _NAMES = {
