@@ -63,7 +63,23 @@ def _new(args: argparse.Namespace) -> int:
         from broker.profiles.json_schema import json_schema
 
         create(schema, json.dumps(json_schema(), indent=1) + "\n")
-    return _look_at(path, name, [command for command, _ in entries], as_json=args.json)
+    code = _look_at(path, name, [command for command, _ in entries], as_json=args.json)
+    if code == 0 and not args.json:
+        _say_next(path, name, args.project.resolve())
+    return code
+
+
+def _say_next(path: Path, name: str, project: Path) -> None:
+    import shlex
+
+    from broker.profiles.load import user_folder
+
+    if path.resolve().is_relative_to(project):
+        folder = shlex.quote(str(user_folder()))
+        print(f"It lies in the project, where a task could change it, so no task there takes it: mv {shlex.quote(str(path))} {folder}/")
+        return
+    word = name if path.parent == user_folder() else shlex.quote(str(path))
+    print(f"Try: broker can-i --profile {word} --list")
 
 
 _ANYWAY = "its classes are permitted anyway"
@@ -156,6 +172,4 @@ def _look_at(path: Path, name: str, entries: Sequence[str], *, as_json: bool) ->
     print(f"Wrote {escape(str(path))}: {len(entries)} {'entry' if len(entries) == 1 else 'entries'}.")
     for line in lines_of(checked, Colours(sys.stdout)):
         print(line)
-    if not broken:
-        print(f"Try: broker can-i --profile {name} --list")
     return ProfileError.exit_code if broken else 0

@@ -130,6 +130,15 @@ def test_new_without_a_terminal_takes_what_it_finds_and_never_overwrites(home: P
     assert path.read_text() == text
 
 
+def test_new_says_where_a_task_could_change_what_it_wrote(home: Path) -> None:
+    put(home / "proj" / "Makefile", "test:\n")
+    inside = broker("profile", "new", "a", "--yes", "-o", "a.toml", home=home, cwd=home / "proj")
+    assert "It lies in the project, where a task could change it" in inside.stdout
+    outside = broker("profile", "new", "a", "--yes", "-o", "../a.toml", home=home, cwd=home / "proj")
+    assert f"Try: broker can-i --profile {home / 'a.toml'} --list" in outside.stdout
+    assert broker("can-i", "--profile", home / "a.toml", "--", "make", "test", home=home).returncode == 0
+
+
 def test_new_refuses_an_entry_that_is_not_exact_and_a_name_that_is_none(home: Path) -> None:
     wrong = broker("profile", "new", "x", "--yes", "--allow", "npm *", home=home)
     assert (wrong.returncode, "entries are exact" in wrong.stderr) == (64, True)
