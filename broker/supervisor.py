@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from broker.enforce.attach import (
 )
 from broker.enforce.choose import choose_engine
 from broker.enforce.layer import layers_base
+from broker.enforce.ready import readable
 from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process
 from broker.enforce.workspace import broker_itself, keep_out, survey
@@ -375,7 +375,7 @@ class Session:
         """Kill everything when a limit or a budget says so, or somebody asks for it."""
         seconds = _seconds(self.stage)
         try:
-            ready, _, _ = select.select([watched.wake, self._over], [], [], seconds)
+            ready = readable([watched.wake, self._over], seconds)
             if self._over in ready:
                 return
             over = watched.exceeded()
@@ -386,7 +386,7 @@ class Session:
             _end(self.stage)
         finally:
             if self._over not in ready:
-                select.select([self._over], [], [])
+                readable([self._over])
             os.close(self._over)
 
 

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import select
 import signal
 import stat
 import struct
@@ -21,6 +20,7 @@ import tty
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from broker.enforce.ready import readable, writable
 from broker.enforce.sandbox import Process, Sandbox
 
 CHUNK = 1 << 18
@@ -102,8 +102,8 @@ def copy_stream(source: int, target: int | Sink, budget: OutputBudget | None) ->
                 try:
                     moved = os.splice(source, target, CHUNK)
                 except BlockingIOError:  # somebody made our descriptor non-blocking, for all who share it
-                    select.select([source], [], [])
-                    select.select([], [target], [])
+                    readable([source])
+                    writable(target)
                     continue
                 except OSError as error:
                     if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOSYS):
@@ -138,7 +138,7 @@ def write_all(target: int, data: bytes) -> None:
         try:
             view = view[os.write(target, view) :]
         except BlockingIOError:
-            select.select([], [target], [])
+            writable(target)
 
 
 def feed_stdin(source: int | Source, target: int) -> None:
@@ -157,7 +157,7 @@ def _read_when_ours(source: int) -> bytes:
         try:
             return os.read(source, 65536)
         except BlockingIOError:
-            select.select([source], [], [])
+            readable([source])
         except OSError as error:
             # SIGTTIN is ignored: a job in the background gets EIO instead of being stopped for input that its
             # command may never want. It is in the foreground again when the shell says so; nothing tells us.
@@ -243,7 +243,7 @@ class Streams:
         left = len(self._outputs)
         while left:
             timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, _, _ = select.select(sources, [], [], timeout)
+            ready = readable(sources, timeout)
             if self._ended in ready:
                 left -= os.eventfd_read(self._ended)
             if signals in ready and signals is not None:
@@ -328,7 +328,7 @@ def wait_attached(
     deadline = None if seconds is None else time.monotonic() + seconds
     watch = _Watch(deadline, Ending(), budget, exceeded)
     while not process.over:
-        ready, _, _ = select.select([process.changed, wake, signals], [], [], watch.timeout())
+        ready = readable([process.changed, wake, signals], watch.timeout())
         if signals in ready:
             numbers = os.read(signals, 256)
             _forward(sandbox, process, numbers, watch)
@@ -351,7 +351,7 @@ def _stop_together(sandbox: Sandbox, process: Process) -> None:
     sandbox.signal(process, signal.SIGTSTP, group=True)
     deadline = time.monotonic() + STOP_SECONDS
     while not process.stopped and not process.over and (left := deadline - time.monotonic()) > 0:
-        if select.select([process.changed], [], [], left)[0]:
+        if readable([process.changed], left):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(process.changed)
     if process.over:
@@ -394,7 +394,7 @@ def serve_terminal(
     tty.setraw(stdin, termios.TCSANOW)
     try:
         while not process.over:
-            ready, _, _ = select.select(list(sources), [], [], watch.timeout())
+            ready = readable(sources, watch.timeout())
             if signals in ready:
                 for number in os.read(signals, 256):
                     if number == signal.SIGWINCH:
@@ -441,7 +441,7 @@ def _pump(source: int, target: int, budget: OutputBudget | None) -> bool:
 
 def _drain_terminal(master: int, stdout: int, budget: OutputBudget) -> None:
     """Show what was written before the end."""
-    while select.select([master], [], [], 0)[0] and _pump(master, stdout, budget):
+    while readable([master], 0) and _pump(master, stdout, budget):
         pass
 
 

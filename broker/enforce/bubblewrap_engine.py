@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import socket
@@ -19,6 +18,7 @@ from broker.enforce.etc_view import etc_view
 from broker.enforce.limits import Cgroup
 from broker.enforce.masks import mask_file
 from broker.enforce.mounts import is_below, submounts
+from broker.enforce.ready import readable
 from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.seal import DEVICES, seal
 from broker.errors import HostCannotEnforce
@@ -54,7 +54,7 @@ class BubblewrapContainer:
     def died_early(self) -> str:
         """Return what bubblewrap wrote before it ended, or '' while it runs. Never blocks for long."""
         assert self._process.stderr is not None
-        if not select.select([self._pidfd], [], [], 1.0)[0]:
+        if not readable([self._pidfd], 1.0):
             return ""
         return self._process.stderr.read(4096).decode("utf-8", "replace").strip() or "no message"
 
@@ -63,12 +63,12 @@ class BubblewrapContainer:
         self.link.close()
         if self._process.returncode is not None:
             return
-        if not select.select([self._pidfd], [], [], 0.5)[0]:
+        if not readable([self._pidfd], 0.5):
             # The guard is wedged or stopped: process 1's end takes the whole namespace with it.
             for pid in (self.init_pid, self._process.pid):
                 if pid:
                     _kill_quietly(pid)
-            select.select([self._pidfd], [], [], 10.0)
+            readable([self._pidfd], 10.0)
         self._process.wait()
         if self._process.stderr is not None:
             self._process.stderr.close()

@@ -17,7 +17,6 @@ from broker.decide.profile import Profile
 from broker.enforce import wire
 from broker.enforce.engine import Bind, Limits, Overlay, Plan, Tmpfs
 from broker.enforce.mounts import is_below
-from broker.enforce.mounts import is_below
 from broker.enforce.runtime import runtime_bases
 from broker.enforce.workspace import Workspace
 from broker.errors import UsageError

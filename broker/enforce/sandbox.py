@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import errno
 import os
-import select
 import socket
 import struct
 import threading
@@ -24,6 +23,7 @@ from broker.enforce import wire
 from broker.enforce.bubblewrap_engine import BubblewrapContainer, explain
 from broker.enforce.calls import CallLine
 from broker.enforce.engine import Container, Engine, Plan
+from broker.enforce.ready import readable
 from broker.errors import BrokerError, GuardError, HostCannotEnforce
 
 START_SECONDS = 30.0
@@ -368,7 +368,7 @@ def _cannot(fatal: wire.Fatal) -> HostCannotEnforce:
 def _receive(container: Container) -> tuple[bytes, list[int], int]:
     """Receive one packet of the handshake, with its descriptors and the sender's pid (if the kernel says)."""
     link = container.link
-    if not select.select([link], [], [], START_SECONDS)[0]:
+    if not readable([link], START_SECONDS):
         raise GuardError(f"the guard did not answer within {START_SECONDS:.0f} s")
     size = socket.CMSG_SPACE(4 * wire.MAX_VIEWS) + socket.CMSG_SPACE(_UCRED.size)
     packet, ancillary, _flags, _address = link.recvmsg(wire.MAX_PACKET, size, socket.MSG_CMSG_CLOEXEC)

@@ -1,0 +1,41 @@
+"""Waiting for descriptors works for any of them, however many there are."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+
+from broker.enforce.ready import readable, writable
+
+
+def test_a_descriptor_above_1023_is_waited_for_like_any_other() -> None:
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 1500)
+    try:
+        assert readable([high], 0.0) == []
+        os.write(writer, b"x")
+        assert readable([high, reader], 5.0) == [high, reader]
+    finally:
+        for descriptor in (reader, writer, high):
+            os.close(descriptor)
+
+
+def test_an_end_is_something_to_read_and_a_socket_is_returned_as_itself() -> None:
+    one, other = socket.socketpair()
+    with one:
+        assert readable([one], 0.001) == []
+        other.close()
+        assert readable([one], 5.0) == [one]
+
+
+def test_a_pipe_that_nobody_reads_any_more_is_not_waited_for() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, b"x" * 65536)
+    except BlockingIOError:
+        os.close(reader)
+    writable(writer)
+    os.close(writer)
