@@ -18,7 +18,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.narrowing import Wish, child_of, is_budget, led_by_agent, refused, widening
 from broker.decide.profile import TOOLS, Profile
 from broker.decide.trust import Trust
-from broker.decide.verdict import Deny
+from broker.decide.verdict import Allow, Deny, Layer
 from broker.decide.wording import command_line, shorten
 from broker.enforce.attach import Source
 from broker.errors import BrokerError, JournalError, ProfileError
@@ -209,6 +209,9 @@ def _refuse(stage: Stage, request: TaskRequest, denial: Deny) -> dict[str, Any]:
 def _record(stage: Stage, request: TaskRequest, denial: Deny | None, node: Node | None) -> None:
     operation = Delegation(profile=request.profile, trust=request.trust or Trust.UNTRUSTED.label, argv=request.argv)
     fields: dict[str, object] = {"operation": operation, "max_risk": request.max_risk, "label": request.label}
+    verdict = denial or Allow(layer=Layer.PROFILE, rule="delegate.child", effects=frozenset())
+    if not stage.task.must_record(operation, verdict, verdict.rule):
+        return  # the same again: it is counted
     if denial is not None:
         fields |= {"verdict": "deny", "layer": denial.layer.value, "rule": denial.rule, "reason": denial.reason}
     if node is not None:

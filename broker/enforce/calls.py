@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from broker.enforce import wire
 
 MOST_PACKET = 60 * 1024  # of a frame; the guard takes 64 KiB
 MOST_WORDS = 192 * 1024
+MOST_AT_ONCE = 16  # calls of a sandbox: as many as the guard keeps open
 Send = Callable[[wire.Reply | wire.CallNext | wire.HangUp], None]
 
 
@@ -128,3 +130,41 @@ class CallLine:
                 raise CallEnded
             self._free.clear()
             self._send(wire.Reply(call=self.call, data=data))
+
+
+class Desk:
+    """Where the calls of one sandbox are served, so many at once. The next ones wait in their order.
+
+    A caller that is gone makes room for another at the guard's, while what it asked for is still worked on here. INVARIANT:
+    threads are bounded all the same, and so is what waits (tests/escape/test_delegation_calls.py).
+    """
+
+    def __init__(self, most: int = MOST_AT_ONCE) -> None:
+        """Start with nobody at it."""
+        self._most, self._at_work = most, 0
+        self._waiting: deque[tuple[CallLine, Callable[[CallLine], None]]] = deque()
+        self._lock = threading.Lock()
+
+    def serve(self, line: CallLine, answer: Callable[[CallLine], None]) -> None:
+        """Have a call answered on a thread of its own, as soon as one is free. Returns at once."""
+        with self._lock:
+            self._waiting = deque(one for one in self._waiting if not one[0].closed.is_set())
+            self._waiting.append((line, answer))
+            if self._at_work == self._most:
+                return
+            self._at_work += 1
+        threading.Thread(target=self._work, name="call", daemon=True).start()
+
+    def _work(self) -> None:
+        while (found := self._next()) is not None:
+            line, answer = found
+            answer(line)
+
+    def _next(self) -> tuple[CallLine, Callable[[CallLine], None]] | None:
+        """Return who is next; None: nobody, and whoever comes later starts another thread."""
+        with self._lock:
+            while self._waiting:
+                if not (found := self._waiting.popleft())[0].closed.is_set():
+                    return found
+            self._at_work -= 1
+            return None

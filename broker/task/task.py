@@ -26,7 +26,7 @@ from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.wording import command_line
 from broker.enforce import wire
-from broker.enforce.calls import CallEnded, CallLine
+from broker.enforce.calls import CallEnded, CallLine, Desk
 from broker.enforce.mounts import is_below
 from broker.enforce.usage import Usage
 from broker.errors import JournalError
@@ -164,6 +164,7 @@ class Task:
         self._refused_paths: set[str] = set()
         self._notes = 0
         self._scopes: list[Grant | None] = [None, None]  # 0, and OPERATOR_SCOPE: no grant in either
+        self._desk = Desk()
         self._lock = threading.Lock()
 
     # What the operator, or a caller, asks for
@@ -177,7 +178,7 @@ class Task:
         is written to a file whose content decides is looked at when it lands.
         """
         assessment, verdict = self.consider(operation, scope=scope, at_gate=at_gate)
-        if self._must_record(operation, scope, verdict):
+        if self.must_record(operation, verdict, scope):
             kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
             self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
         if isinstance(verdict, Ask):
@@ -199,8 +200,11 @@ class Task:
             verdict = self._left_to_landing(operation, grant) or verdict
         return assessment, verdict
 
-    def _must_record(self, operation: Operation, scope: int, verdict: Verdict) -> bool:
-        """Whether this decision gets a line of its own. Raises JournalError when no more may be written."""
+    def must_record(self, operation: Operation, verdict: Verdict, scope: int | str = 0) -> bool:
+        """Whether this decision gets a line of its own. Raises JournalError when no more may be written.
+
+        `scope` is what tells a refusal from another one of the same operation.
+        """
         size = self._journal.size
         if isinstance(verdict, Allow):
             if size > JOURNAL_LIMIT:
@@ -285,7 +289,7 @@ class Task:
                 self.refuse("file", verdict)
                 return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
         allowed = Allow(layer=Layer.PROFILE, rule="broker.client", effects=frozenset({Risk.SAFE}))
-        if self._must_record(operation, asked.scope, allowed):
+        if self.must_record(operation, allowed, asked.scope):
             assessment = classify(operation, self._context_of(operation))
             self._journal.append(event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed))
         return wire.Answer(request=asked.request, allow=True, cache=True)
@@ -331,8 +335,7 @@ class Task:
 
     def call_came(self, line: CallLine) -> None:
         """Have a call from inside served on a thread of its own."""
-        target = self.called if self.called is not None else _nobody_answers
-        threading.Thread(target=target, args=(line,), name=f"call-{self.path}", daemon=True).start()
+        self._desk.serve(line, self.called if self.called is not None else _nobody_answers)
 
     # The rest
 
