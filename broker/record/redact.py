@@ -1,11 +1,13 @@
 """Step 5: secrets are left out of the record, and what is left still says the same.
 
 In: an event's plain fields, before it is written. Out: the same with each secret replaced by the beginning of its
-SHA-256 and its length: `--token=redacted-sha256-2bb80d537b1d-6`. So the same secret can be told from another, and an
-operation that was recorded classifies as the one that was judged (test_redact.py): the mark has no character that
-means anything to a shell, what a shell would expand is no secret, and neither is a path.
+SHA-256 and its length: `--token=redacted-sha256-2bb80d537b1d-6`. So the same secret can be told from another.
 
-What has the look of a secret is found (redact_rules.py), and where else the same event has it; what has not, is not.
+INVARIANT: a recorded operation classifies as the one that was judged (test_redact.py). The mark has no character that means
+anything to a shell; what a shell would expand is no secret, and neither is a path; and a value that decides what a
+command *is* (`token=curl; $token …`) is none, or an agent could hide what it does behind a name.
+
+What has the look of a secret is found (redact_rules.py), and where a reason quotes it; what has not, is not.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ _OURS = frozenset({"run", "task", "type", "time", "classifier", "tables", "diges
 _UNQUOTE = re.compile(r"\\(.)|['\"]")
 # After these a word is a text that a shell reads: what looks like one variable may be a whole program.
 _TAKES_TEXT = re.compile(r"-[A-Za-z]*c|-S|--split-string|--command|-e|--eval|eval")
-
-
 _SETS_VARIABLE = re.compile(r"-e|--env|env|export|--build-arg")
-_TELLING = 4  # a shorter secret cannot be told from other text
+_SENTENCES = frozenset({"text", "reason", "hint", "error"})  # ours, and they may quote a word
+_TELLING = 6  # a shorter secret cannot be told from other text
+# By its looks alone a value of these is one. With the other rules it is the name that says so, and the name can lie.
+_SURE = frozenset(rule.id for rule in RULES if rule.sure)
+_TRIED = 8  # values that a command's class may hang on, looked at one by one
 # Where a name says that a value is secret, the value can be the name of the file that holds it.
 _NAMED = frozenset({"option", "variable", "field"})
 _PATH = re.compile(
@@ -50,15 +54,24 @@ _PATH = re.compile(
 
 @dataclass(slots=True)
 class Found:
-    """What was found in one event: the ids of the rules, and each secret that is long enough to be told from other text."""
+    """What was found in one event: the ids of the rules, each secret that is long enough to be told from other text.
+
+    `named`: what is a secret only because of a name beside it. `spared`: values of those that stay.
+    """
 
     rules: set[str] = field(default_factory=set)
     secrets: dict[str, str] = field(default_factory=dict)
+    named: dict[str, None] = field(default_factory=dict)
+    spared: frozenset[str] = frozenset()
 
     def mark(self, secret: str, rule: str) -> str:
         """Return what is written in a secret's place; what is none stays."""
         if secret.lower() in _HARMLESS or MARK.fullmatch(secret) or (rule in _NAMED and _PATH.match(secret)):
             return secret
+        if rule not in _SURE:
+            self.named[secret] = None
+            if secret in self.spared:
+                return secret
         self.rules.add(rule)
         told = mark(secret)
         if len(secret) >= _TELLING:
@@ -80,9 +93,49 @@ def redact(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return an event's fields without secrets, and the ids of the rules that found some."""
     found = Found()
     told = _mapping(fields, found)
+    if found.named and "operation" in fields:
+        told, found = _as_it_was_judged(fields, told, found)
     if found.secrets:
-        told = {name: _elsewhere(item, found.secrets) for name, item in told.items()}
+        told = {name: item if name == "operation" else _elsewhere(name, item, found.secrets) for name, item in told.items()}
     return told, sorted(found.rules)
+
+
+def _as_it_was_judged(
+    fields: Mapping[str, Any], told: dict[str, Any], found: Found
+) -> tuple[dict[str, Any], Found]:
+    """Leave those values where they are without which the operation would be another."""
+    before = _judged(fields["operation"])
+    if before is None or _judged(told["operation"]) == before:
+        return told, found
+    spared = frozenset(found.named)
+    for value in list(found.named)[:_TRIED]:
+        attempt = Found(spared=spared - {value})
+        if _judged(_value(fields["operation"], attempt)) == before:
+            spared = attempt.spared
+    found = Found(spared=spared)
+    return _mapping(fields, found), found
+
+
+def _judged(operation: Any) -> object:
+    """Return what the classifier says of a recorded operation; None: it has no words to redact."""
+    from broker.classify import classify
+    from broker.classify.context import Context
+    from broker.request.operation import Exec, ShellText
+
+    match operation:
+        case {"kind": "shell", "text": str(text)}:
+            asked: Exec | ShellText = ShellText(text=text, dialect=operation.get("dialect", "bash"))
+        case {"kind": "exec" | "delegation", "argv": [*words]}:
+            env = tuple((str(name), str(value)) for name, value in operation.get("env", ()))
+            asked = Exec(
+                argv=tuple(words), path=operation.get("path", ""), program=operation.get("program", ""), cwd=operation.get("cwd", ""), env=env
+            )
+        case _:
+            return None
+    # Where it happened is not known here, and that the two are alike hardly ever depends on it.
+    cwd = operation.get("cwd") or "/work"
+    answer = classify(asked, Context(cwd=cwd, home="/home/agent", workspace=cwd))
+    return answer.effects, [(reason.rule, reason.risk) for reason in answer.reasons]
 
 
 def redact_text(text: str, found: Found | None = None) -> str:
@@ -144,16 +197,17 @@ def _pair(pair: Any, found: Found) -> Any:
             return _value(pair, found)
 
 
-def _elsewhere(value: Any, secrets: Mapping[str, str]) -> Any:
-    """Replace secrets that are known now wherever they stand: in a reason, for instance, that quotes the word."""
+def _elsewhere(name: str, value: Any, secrets: Mapping[str, str]) -> Any:
+    """Replace secrets that are known now where a sentence of ours quotes them; nothing else hangs on those."""
     if isinstance(value, str):
-        for secret, told in secrets.items():
-            value = value.replace(secret, told)
+        if name in _SENTENCES:
+            for secret, told in secrets.items():
+                value = value.replace(secret, told)
         return value
     if isinstance(value, dict):
-        return {name: _elsewhere(item, secrets) for name, item in value.items()}
+        return {key: _elsewhere(key, item, secrets) for key, item in value.items()}
     if isinstance(value, list):
-        return [_elsewhere(item, secrets) for item in value]
+        return [_elsewhere(name, item, secrets) for item in value]
     return value
 
 

@@ -187,6 +187,54 @@ def test_no_text_is_redacted_twice_and_none_is_passed_over_by_the_quick_look(tex
     assert redact_text(told) == told or not found.rules
 
 
+def _recorded(operation: Operation) -> dict[str, Any]:
+    return redact.redact({"operation": event.plain(operation)})[0]["operation"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("X_TOKEN='rm -rf /'; $X_TOKEN", "X_TOKEN='rm -rf /'; $X_TOKEN"),
+        ("token=curl; $token https://h.example", "token=curl; $token https://h.example"),
+        ("PASSWORD=.bashrc; echo x >~/$PASSWORD", "PASSWORD=.bashrc; echo x >~/$PASSWORD"),
+        ("secret=hooks; echo x >.git/$secret/pre-commit", "secret=hooks; echo x >.git/$secret/pre-commit"),
+        ("token=--help; git push $token", "token=--help; git push $token"),
+        ('TOKEN=abcdef; curl -H "X: $TOKEN" https://h.example', 'TOKEN=…; curl -H "X: $TOKEN" https://h.example'),
+        ("A_TOKEN=real5ecret; b_token=curl; $b_token -d $A_TOKEN x", "A_TOKEN=…; b_token=curl; $b_token -d $A_TOKEN x"),
+        ("t=1; token=curl; $token ghp_16C7e42F292c6912E7710c838347Ae178B4a", "t=1; token=curl; $token ghp_…"),
+    ],
+)
+def test_a_value_that_decides_what_a_command_is_stays_and_the_secret_beside_it_goes(text: str, left: str) -> None:
+    kept = _recorded(ShellText(text=text)).get("text", "")
+
+    assert _shown(kept) == left
+    assert _classes(ShellText(text=kept)) == _classes(ShellText(text=text))
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_any_text_classifies_the_same_after_it_was_recorded(text: str) -> None:
+    kept = _recorded(ShellText(text=text)).get("text", "")
+
+    assert _classes(ShellText(text=kept)) == _classes(ShellText(text=text))
+
+
+@given(st.lists(st.sampled_from(("--token", "curl", "--password=rm", "TOKEN=curl", "sh", "-c", "$TOKEN x", "env", "mysql", "-prm", "nohup", "x")), min_size=1))
+def test_any_argv_classifies_the_same_after_it_was_recorded(words: list[str]) -> None:
+    kept = tuple(_recorded(Exec(argv=tuple(words), cwd="/work/project"))["argv"])
+
+    assert _classes(Exec(argv=kept, cwd="/work/project")) == _classes(Exec(argv=tuple(words), cwd="/work/project"))
+
+
+def test_what_an_event_says_is_not_touched_by_a_secret_of_the_same_letters(tmp_path: Path) -> None:
+    operation = ShellText(text="x --token network_egress --secret=profile --password denylist")
+    with Journal.create(tmp_path) as journal:
+        journal.append("exec.decided", operation=operation, verdict="deny", effects=["network_egress"], layer="profile", rule="denylist")
+
+    (found,) = read(journal.path)
+    assert found["redacted"] == ["option"]
+    assert (found["verdict"], found["effects"], found["layer"], found["rule"]) == ("deny", ["network_egress"], "profile", "denylist")
+
+
 # --- where it is kept out
 
 
@@ -203,7 +251,7 @@ def test_no_secret_reaches_a_journal_wherever_an_event_has_it(tmp_path: Path) ->
         journal.append(
             "exec.decided",
             operation=Exec(argv=("curl", "-H", f"Authorization: Bearer {SECRET}"), env=(("MY_TOKEN", SECRET), ("PATH", "/bin"))),
-            reasons=[{"rule": f"program.x.{SECRET}", "text": f"curl has no command {SECRET} that we know"}],
+            reasons=[{"rule": "program.unknown_command", "text": f"curl has no command {SECRET} that we know"}],
         )
         journal.append("tool.called", arguments={"deep": [{"password": SECRET, "user": "me"}], "text": f"DB_PASSWORD={SECRET}"})
         journal.append("exec.decided", operation=ShellText(text=f"mysql -p{SECRET} -e 'select 1'"))
