@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -82,9 +83,9 @@ def opened(open_tools: Callable[..., Opened]) -> Opened:
 def server_words(broker: Broker, *options: str, inside: bool = False, profile: str = "any") -> list[str]:  # noqa: F811
     """The command line of a server: `broker mcp` on the host, or one inside a task that is nothing but that."""
     if inside:
-        return [str(word) for word in broker.run_words(["broker", "mcp"], [*options], profile=profile)]
+        return [os.fsdecode(word) for word in broker.run_words(["broker", "mcp"], [*options], profile=profile)]
     where = ["--engine", broker.engine, "--profile-dir", str(broker.profiles), "-w", str(broker.workspace), "-q"]
-    return [str(word) for word in broker.words("mcp", *where, "-p", profile, *options)]
+    return [os.fsdecode(word) for word in broker.words("mcp", *where, "-p", profile, *options)]
 
 
 @asynccontextmanager
