@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from broker.api import calls, files
+from broker.api import calls, files, once
 from broker.api.broker import Broker
 from broker.api.calls import DelegateOptions, Given, Request, RunOptions
 from broker.api.opened import Hear
@@ -164,7 +164,7 @@ class AsyncBroker:
 
     async def delegate_many(self, requests: Sequence[Request]) -> tuple[Outcome, ...]:
         """Run several sub-tasks next to each other, eight at most at once, and return their outcomes in the same order."""
-        task, wanted = self._broker._task, [calls.request_from(one) for one in requests]
+        task, wanted = self._broker._task, calls.requests_from(requests)
         return await in_thread(lambda stop: calls.delegate_many(task, wanted, stop))
 
     async def can_i(self, command: Command | str) -> Verdict:
@@ -207,5 +207,5 @@ class AsyncBroker:
         judged: bool = False, capture: bool = True, run: RunOptions | None = None, **options: Unpack[Options],
     ) -> Outcome:  # fmt: skip
         """Run one command in a sandbox of its own, as `broker run` does."""
-        what = calls.once(command, profile, workspace, judged, run, options)
-        return await in_thread(lambda stop: calls.run_once(what, stop, capture=capture))
+        what = once.wanted(command, profile, workspace, judged, run, options)
+        return await in_thread(lambda stop: once.run_once(what, stop, capture=capture))

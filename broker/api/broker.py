@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
-from broker.api import calls, files
+from broker.api import calls, files, once, questions
 from broker.api.calls import DelegateOptions, Given, Request, RunOptions
 from broker.api.opened import Hear, Opened
 from broker.api.program import Output
@@ -99,9 +99,7 @@ class Broker:
     @property
     def result(self) -> Outcome:
         """How the task ended: changes, usage, denials, the journal's path. Raises UsageError while it is open."""
-        if self._task.result is None:
-            raise UsageError("the task is not over: its result is there when the Broker is closed")
-        return self._task.result
+        return self._task.outcome()
 
     @property
     def journal(self) -> Path:
@@ -152,31 +150,31 @@ class Broker:
 
     def delegate_many(self, requests: Sequence[Request]) -> tuple[Outcome, ...]:
         """Run several sub-tasks next to each other, eight at most at once, and return their outcomes in the same order."""
-        return calls.delegate_many(self._task, [calls.request_from(one) for one in requests], Stop())
+        return calls.delegate_many(self._task, calls.requests_from(requests), Stop())
 
     def can_i(self, command: Command | str) -> Verdict:
         """Say what would become of a command, or of a shell text. Nothing runs, and nothing is recorded."""
-        return calls.can_i(self._task, command)
+        return questions.can_i(self._task, command)
 
     def explain(self, text: str) -> Explanation:
         """Say how a shell text is understood, part by part, and what the task may do of it."""
-        return calls.explain(self._task, text)
+        return questions.explain(self._task, text)
 
     def profiles(self) -> tuple[ProfileInfo, ...]:
         """List the profiles that a sub-task may have, and what is left of each below this task."""
-        return calls.profiles(self._task)
+        return questions.profiles(self._task)
 
     def denials(self) -> tuple[Denial, ...]:
         """List what was refused so far, in the task and in its sub-tasks."""
-        return calls.denials(self._task)
+        return questions.denials(self._task)
 
     def tasks(self) -> tuple[TaskInfo, ...]:
         """List this task (root) and all sub-tasks, parents first."""
-        return calls.tasks(self._task)
+        return questions.tasks(self._task)
 
     def kill(self, task: str) -> tuple[str, ...]:
         """End a task (root/1 …) and all below it. Returns the paths of those that ran."""
-        return calls.kill(self._task, task)
+        return questions.kill(self._task, task)
 
     def on_denied(self, hear: Hear) -> None:
         """Have a function told of each new denial, here and in sub-tasks, when it happens; on a thread for that."""
@@ -193,4 +191,4 @@ class Broker:
         The command itself is the operator's own choice, and what it starts is judged. Without `capture` it has this
         process's stdin, stdout and stderr. `run` says how (RunOptions).
         """
-        return calls.run_once(calls.once(command, profile, workspace, judged, run, options), Stop(), capture=capture)
+        return once.run_once(once.wanted(command, profile, workspace, judged, run, options), Stop(), capture=capture)

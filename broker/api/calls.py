@@ -6,43 +6,29 @@ In: an open task, and what somebody wants of it. Out: values. `stop` ends what t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from broker.api.landing import Asked
-from broker.api.opened import Opened, attended, root_outcome
+from broker.api.opened import Opened, attended
 from broker.api.program import Output, Start, Told, recording, run_program
-from broker.api.settings import Command, Land, Options, request_for, words_of
+from broker.api.settings import Command, text_of, words_of
 from broker.api.stop import CALLER, Stop
 from broker.api.values import (
-    Denial,
-    Explanation,
     Outcome,
-    Part,
-    ProfileInfo,
-    Reason,
     RunResult,
-    TaskInfo,
-    Verdict,
-    denial_of,
     outcome_of,
 )
-from broker.classify.risk import Assessment
-from broker.decide.profile import Profile
-from broker.delegation import Assignment, left_of
+from broker.delegation import Assignment
 from broker.delegation import delegate as delegate_task
 from broker.enforce.attach import Source
 from broker.errors import UsageError
-from broker.record import event
 from broker.request.delegation import MOST_BYTES, RequestRefused, TaskRequest, read_request, request_of
-from broker.request.operation import Exec, Operation, ShellText
-from broker.serve.inside import answer, considered, denials_of, verdict_table
-from broker.stage import Header, Watcher
-from broker.supervisor import RunRequest, Session, carry, opened
-from broker.task.outcome import Capture
+from broker.supervisor import Session
 
 AT_ONCE = 8
+LEAST_KEPT = 64
 Request = TaskRequest | Mapping[str, Any] | str | os.PathLike[str]
 Given = bytes | str | None
 
@@ -68,14 +54,15 @@ def start_of(
     timeout: float | None = None, keep: int = 1 << 20, on_output: Output | None = None,
 ) -> Start:  # fmt: skip
     """Return what is to run. Raises UsageError."""
-    variables = dict(env or {})
-    for name, value in variables.items():
-        if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
-            raise UsageError(f"env: {name!r} and its value must be text, without NUL, and a name without '='")
-    if timeout is not None and not timeout > 0:
+    variables = {text_of(name, "a variable's name"): text_of(value, f"the variable {name}") for name, value in (env or {}).items()}
+    if wrong := [name for name in variables if not name or "=" in name]:
+        raise UsageError(f"env: {wrong[0]!r} cannot be a variable's name")
+    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout <= threading.TIMEOUT_MAX):
         raise UsageError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    if not isinstance(keep, int) or keep < LEAST_KEPT:
+        raise UsageError(f"keep is a number of bytes, {LEAST_KEPT} at least, not {keep!r}")
     return Start(
-        argv=words_of(command), cwd=os.fspath(cwd), env=variables, stdin=_source(input), seconds=timeout, most=keep,
+        argv=words_of(command), cwd=text_of(cwd, "cwd"), env=variables, stdin=_source(input), seconds=timeout, most=keep,
         output=on_output,
     )  # fmt: skip
 
@@ -98,15 +85,19 @@ def run(task: Opened, start: Start, stop: Stop) -> RunResult:
 
 def request_from(given: Request) -> TaskRequest:
     """Return a task file's content, or what stands for one. Raises UsageError that names the key which is wrong."""
+    if isinstance(given, TaskRequest):
+        given = {
+            "profile": given.profile, "command": given.argv, "trust_level": given.trust, "max_risk": given.max_risk,
+            "limits": dict(given.limits), "tools_disabled": given.tools_disabled, "label": given.label, "goal": given.goal,
+            "context": given.context,
+        }  # fmt: skip
     try:
-        if isinstance(given, TaskRequest):
-            return given
         if isinstance(given, Mapping):
             return request_of(given)
-        with open(given, "rb") as file:
+        with open(text_of(given, "a request is a task file's path or its content; a path"), "rb") as file:
             return read_request(file.read(MOST_BYTES + 1))
     except OSError as error:
-        raise UsageError(f"the task file {os.fspath(given)} cannot be read: {error.strerror}") from None  # type: ignore[arg-type]
+        raise UsageError(f"the task file {given} cannot be read: {error.strerror}") from None
     except RequestRefused as error:
         raise UsageError(f"the request for a sub-task: {error}") from None
 
@@ -152,11 +143,11 @@ def delegate(
     task: Opened, request: TaskRequest, stop: Stop, *, given: Given = None, cwd: str = "", on_output: Output | None = None
 ) -> Outcome:
     """Run a sub-task to its end."""
-    source = _source(given)
+    source, folder = _source(given), text_of(cwd, "cwd")
 
     def work() -> Outcome:
         with task.call(stop) as session:
-            return _delegate(session, request, Told(on_output, stop), source, cwd, stop)
+            return _delegate(session, request, Told(on_output, stop), source, folder, stop)
 
     return attended(work, stop)
 
@@ -174,6 +165,13 @@ def _delegate(
     told.check()
     journal = stage.run.journal
     return outcome_of(table, run=journal.run, engine=stage.run.engine.name, journal=str(journal.path))
+
+
+def requests_from(given: Sequence[Request]) -> list[TaskRequest]:
+    """Return several requests. Raises UsageError."""
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        raise UsageError("delegate_many takes a list of requests; delegate takes one")
+    return [request_from(one) for one in given]
 
 
 def delegate_many(task: Opened, requests: Sequence[TaskRequest], stop: Stop) -> tuple[Outcome, ...]:
@@ -197,69 +195,6 @@ def delegate_many(task: Opened, requests: Sequence[TaskRequest], stop: Stop) -> 
     return attended(work, stop)
 
 
-def _ask(task: Opened, make: Callable[[str], Operation]) -> tuple[Assessment, Verdict]:
-    with task.call() as session:
-        operation = make(session.stage.plot.workspace.path)
-        assessment, verdict = considered(session.stage, operation)
-        return assessment, Verdict.of(verdict_table(operation, assessment, verdict))
-
-
-def can_i(task: Opened, command: Command | str) -> Verdict:
-    """Say what would become of a program start, or (for a text) of what a shell would make of it. Nothing is recorded."""
-    if isinstance(command, str):
-        return _ask(task, lambda _cwd: ShellText(text=command))[1]
-    words = words_of(command)
-    return _ask(task, lambda cwd: Exec(argv=words, cwd=cwd))[1]
-
-
-def explain(task: Opened, text: str) -> Explanation:
-    """Say how a shell text is understood, part by part."""
-    if not isinstance(text, str):
-        raise UsageError("explain takes a shell text; of a list of words ask can_i")
-    assessment, verdict = _ask(task, lambda _cwd: ShellText(text=text))
-    parts = tuple(
-        Part(
-            kind=part.kind.value, argv=part.argv, effects=tuple(event.labels(part.effects)),
-            reasons=tuple(Reason(rule=one.rule, risk=one.risk.label, text=one.text) for one in part.reasons),
-        )
-        for part in assessment.parts
-    )  # fmt: skip
-    return Explanation(text=text, verdict=verdict, parts=parts)
-
-
-def profiles(task: Opened) -> tuple[ProfileInfo, ...]:
-    """List the profiles that a sub-task may have, and what is left of each below this task."""
-    with task.call() as session:
-        rows = [left_of(session.stage, profile) for profile in session.stage.run.known()]
-    return tuple(
-        ProfileInfo.of(
-            row, allowlist=tuple(row["here"]["allowlist"]), available=row["here"]["available"],
-            **{f"{name}_here": row["here"][name] for name in ("max_risk", "trust", "workspace")},
-            effects_here=tuple(row["here"]["effects"]),
-        )
-        for row in rows
-    )  # fmt: skip
-
-
-def denials(task: Opened) -> tuple[Denial, ...]:
-    """List what was refused so far, in the task and below it."""
-    with task.call() as session:
-        found, path = denials_of(session.stage), session.stage.task.path
-    return tuple(denial_of(row, path) for row in (*found["denials"], *found["denials_below"]))
-
-
-def tasks(task: Opened) -> tuple[TaskInfo, ...]:
-    """List every task of the run, parents first."""
-    with task.call() as session:
-        return tuple(TaskInfo.of(row) for row in session.stage.run.tree.picture())
-
-
-def kill(task: Opened, path: str) -> tuple[str, ...]:
-    """End a task and all below it. Returns their paths; of one that is unknown or over, none."""
-    with task.call() as session:
-        return tuple(session.stage.run.tree.stop(path, "killed"))
-
-
 def discard(task: Opened) -> Outcome:
     """End a task and throw its changes away, recorded as `broker discard` records it."""
     from broker.api.values import Changes
@@ -273,51 +208,3 @@ def discard(task: Opened) -> Outcome:
         task.result = replace(result, changes=Changes())
     assert task.result is not None
     return task.result
-
-
-class Once(NamedTuple):
-    """One command in a sandbox of its own."""
-
-    request: RunRequest
-    land: Land
-    start: Start
-
-
-def once(
-    command: Command, profile: str | Profile, workspace: str | os.PathLike[str], judged: bool, run: RunOptions | None,
-    options: Options,
-) -> Once:  # fmt: skip
-    """Return what is to run. Raises UsageError and ProfileError."""
-    start = start_of(command, **(run or {}))
-    request = request_for(start.argv, profile, workspace, judged=judged, seconds=start.seconds, **options)
-    return Once(request, options.get("land", "auto"), start)
-
-
-def run_once(what: Once, stop: Stop, *, capture: bool) -> Outcome:
-    """Run one command in a sandbox of its own, as `broker run` does. Without `capture` it has this process's streams."""
-    request, land, start = what
-    captures = {"stdout": Capture(start.most), "stderr": Capture(start.most)} if capture else {}
-    told, asked = Told(start.output, stop), Asked(land)
-
-    def work() -> Outcome:
-        headers: list[Header] = []
-        watcher = Watcher(
-            started=headers.append, called=answer, land=lambda judged: asked.may_land(judged, headers[0].workspace)
-        )
-        with opened(request, watcher) as (here, plot):
-            stop.does(lambda: here.tree.stop(event.ROOT, CALLER))
-            plot = replace(plot, cwd=os.path.join(plot.cwd, start.cwd), extra=tuple(start.env.items()))
-            if capture:
-                plot = replace(
-                    plot, stdin=start.stdin, stdout=told.sink("stdout", captures["stdout"]),
-                    stderr=told.sink("stderr", captures["stderr"]),
-                )  # fmt: skip
-            result = carry(here, plot)
-        written = {name: one.text() for name, one in captures.items()}
-        counted = {f"{name}_bytes": one.total for name, one in captures.items()}
-        return root_outcome(result, plot.envelope, **written, **counted)
-
-    outcome = attended(work, stop)
-    told.check()
-    asked.check()
-    return outcome

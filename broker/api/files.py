@@ -11,6 +11,7 @@ import time
 
 from broker.api.opened import Opened
 from broker.api.program import recording
+from broker.api.settings import text_of
 from broker.api.stop import Stop
 from broker.api.values import Denial, FileResult
 from broker.classify.risk import Risk
@@ -59,10 +60,7 @@ class _Tool:
     def __init__(self, session: Session, name: str, path: str | os.PathLike[str], stop: Stop) -> None:
         self.here = Workplace(stage=session.stage, budget=session.budget)
         self.name, self.call = name, Call()
-        text = os.fspath(path)
-        if not isinstance(text, str) or not text or "\0" in text:
-            raise UsageError("a path is text, not empty, without NUL")
-        self.path = self.here.path(text)
+        self.path = self.here.path(text_of(path, "a path"))
         self.began = time.monotonic()
         stop.does(self.call.cancel)
 

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 from broker.api.landing import Asked
 from broker.api.settings import Land
-from broker.api.stop import Stop
+from broker.api.stop import Stop, wait_for
 from broker.api.values import Denial, Outcome, outcome_of
 from broker.decide.envelope import Envelope
 from broker.decide.verdict import Deny
 from broker.errors import UsageError
 from broker.record import event
-from broker.serve.inside import answer
+from broker.serve.inside import answer, ways_out
 from broker.supervisor import Header, RunRequest, Session, Watcher, session
 from broker.task.result import Result
 
@@ -60,7 +60,7 @@ class Opened:
         _open.add(self)
         threading.Thread(target=self._live, name="broker-session", daemon=True).start()
         try:
-            self._ready.wait()
+            wait_for(self._ready.wait, self._ready.is_set)
         except BaseException:  # Ctrl-C: it opens, finds that nobody wants it, and closes
             self._orders.put("never")
             raise
@@ -69,7 +69,7 @@ class Opened:
 
     def _live(self) -> None:
         watcher = Watcher(
-            started=self._started, denied=self._refused, called=answer,
+            started=self._started, denied=self._refused, called=answer, ways_out=ways_out,
             land=lambda judged: self._asked.may_land(judged, self.header.workspace),
         )  # fmt: skip
         try:
@@ -166,13 +166,19 @@ class Opened:
         """
         self.refuse_fork()
         self._orders.put(land)
-        self._over.wait()
+        wait_for(self._over.wait, self._over.is_set)
         if self._teller is not None and self._teller is not threading.current_thread():
             self._teller.join()
+        result = self.outcome()
+        self._asked.check()
+        return result
+
+    def outcome(self) -> Outcome:
+        """Return the result. Raises UsageError while there is none, and what went wrong at the end."""
         if self._error is not None:
             raise self._error
-        self._asked.check()
-        assert self.result is not None
+        if self.result is None:
+            raise UsageError("the task is not over: its result is there when the Broker is closed")
         return self.result
 
     def drop(self) -> None:
@@ -226,12 +232,13 @@ def attended(work: Callable[[], T], stop: Stop) -> T:
             answers.put((None, error))
 
     thread = threading.Thread(target=do, name="broker-call", daemon=True)
-    thread.start()
     try:
-        thread.join()
+        thread.start()
+        wait_for(thread.join, lambda: not thread.is_alive())
     except BaseException:
         stop.ask()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
         raise
     value, error = answers.get()
     if error is not None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from broker.api.stop import CALLER, Stop
-from broker.api.values import Denial, RunResult, denial_of
+from broker.api.stop import CALLER, Stop, wait_for
+from broker.api.values import RunResult, denial_of
 from broker.decide.verdict import Allow, Deny
 from broker.enforce import confinement
 from broker.enforce.attach import Ending, Sink, Source, Streams
@@ -23,6 +23,7 @@ from broker.errors import BrokerError, JournalError
 from broker.record import event
 from broker.record.denials import DenialRow
 from broker.request.operation import Exec
+from broker.serve.tools_inside import Workplace
 from broker.stage import Stage
 from broker.supervisor import Session, refuse_too_long
 from broker.task.outcome import Capture
@@ -102,12 +103,12 @@ def _run(session: Session, start: Start, stop: Stop) -> RunResult:
     cwd = posixpath.normpath(posixpath.join(plot.workspace.path, start.cwd))
     extra = (*plot.extra, *start.env.items())
     refuse_too_long(replace(plot, argv=start.argv, extra=extra))
-    before = _counts(stage)
+    since = Workplace(stage=stage).denied_since()
     captures = {"stdout": Capture(start.most), "stderr": Capture(start.most)}
     _, verdict = task.judge(Exec(argv=start.argv, cwd=cwd), at_gate=True)
     if isinstance(verdict, Deny):
         task.refuse("exec", verdict)
-        return _result(refused(verdict, **_common(stage)), start, captures, _since(stage, before))
+        return _result(refused(verdict, **_common(stage)), start, captures, since())
     assert isinstance(verdict, Allow)  # there is nobody to ask here, and the task says so
     env = confinement.environment(
         plot.envelope.profile, read_only=plot.workspace.read_only, terminal=False, extra=extra
@@ -123,7 +124,7 @@ def _run(session: Session, start: Start, stop: Stop) -> RunResult:
     streams.start()
     try:
         stop.does(lambda: stage.sandbox.kill_process(process))
-        process.wait(start.seconds)
+        wait_for(process.wait, lambda: process.over, start.seconds)
         ending = Ending(timed_out=not process.over, stopped=CALLER if stop.asked else "")
     finally:
         # Whatever it left behind ends with it, or its output would have no end.
@@ -138,7 +139,7 @@ def _run(session: Session, start: Start, stop: Stop) -> RunResult:
     if process.exited is None and process.failed is None and session.ending.ours:
         ending = session.ending  # the whole task was ended, and this says why
     _record(stage, process)
-    return _result(finished(process, ending, **_common(stage)), start, captures, _since(stage, before))
+    return _result(finished(process, ending, **_common(stage)), start, captures, since())
 
 
 def _common(stage: Stage) -> dict[str, Any]:
@@ -159,36 +160,12 @@ def _record(stage: Stage, process: Process) -> None:
         )  # fmt: skip
 
 
-def _key(row: DenialRow) -> tuple[str, ...]:
-    return row.get("of", ""), row["tool"], row["rule"], row["layer"], row["what"]
-
-
-def _rows(stage: Stage) -> list[DenialRow]:
-    return [*stage.task.denials.as_result(), *stage.task.below.as_result()]
-
-
-def _counts(stage: Stage) -> tuple[int, dict[tuple[str, ...], int]]:
-    return _total(stage), {_key(row): row["count"] for row in _rows(stage)}
-
-
-def _total(stage: Stage) -> int:
-    return stage.task.denials.total + stage.task.below.total
-
-
-def _since(stage: Stage, before: tuple[int, dict[tuple[str, ...], int]]) -> tuple[Denial, ...]:
-    """Return what was refused since then, each with how often since then."""
-    total, counts = before
-    if _total(stage) == total:
-        return ()
-    new = ((row, row["count"] - counts.get(_key(row), 0)) for row in _rows(stage))
-    return tuple(replace(denial_of(row, stage.task.path), count=count) for row, count in new if count > 0)
-
-
 def _result(
-    result: Result, start: Start, captures: Mapping[str, Capture], denials: tuple[Denial, ...]
+    result: Result, start: Start, captures: Mapping[str, Capture], denied: Iterable[DenialRow]
 ) -> RunResult:
     out, err = captures["stdout"], captures["stderr"]
     return RunResult(
         argv=start.argv, status=result.status, exit_code=result.exit_code, reason=result.reason, signal=result.signal,
-        stdout=out.text(), stderr=err.text(), stdout_bytes=out.total, stderr_bytes=err.total, denials=denials,
+        stdout=out.text(), stderr=err.text(), stdout_bytes=out.total, stderr_bytes=err.total,
+        denials=tuple(denial_of(row, result.task) for row in denied),
     )  # fmt: skip

@@ -104,9 +104,23 @@ def define_profile(name: str, **keys: Any) -> Profile:
 
 def words_of(command: Command) -> tuple[str, ...]:
     """Return a command's words. Raises UsageError for a text, which nobody splits here, and for what is no word."""
-    if isinstance(command, (str, bytes)):
+    if not isinstance(command, Sequence) or isinstance(command, (str, bytes)):
         raise UsageError('a command is a list of words: ["go", "test", "./..."], or ["bash", "-c", TEXT]')
-    words = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in command)
-    if not words or any(not isinstance(word, str) or "\0" in word for word in words) or not words[0]:
-        raise UsageError("a command has at least one word, and each is text without NUL")
+    words = tuple(text_of(word, "each word of a command") for word in command)
+    if not words or not words[0]:
+        raise UsageError("a command has at least one word, and the first is not empty")
     return words
+
+
+def text_of(value: object, what: str) -> str:
+    """Return a text, or a path, that a program can be given. Raises UsageError that begins with `what`."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise UsageError(f"{what} must be text, not {type(value).__name__}")
+    if "\0" in text:
+        raise UsageError(f"{what} must be without NUL")
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} holds half of a character (a lone surrogate), which has no form as bytes") from None
+    return text

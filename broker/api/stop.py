@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
+PIECE_SECONDS = 0.5
 CALLER = "caller"  # the reason that a task's record has for it
 
 
@@ -34,3 +36,17 @@ class Stop:
             orders = list(self._orders)
         for order in orders:
             order()
+
+
+def wait_for(wait: Callable[[float], object], over: Callable[[], bool], seconds: float | None = None) -> None:
+    """Wait until it is over, or for so many seconds, in pieces.
+
+    A signal that arrives just before the main thread begins to wait for a lock is seen when the wait ends, and not before
+    (CPython looks for signals when the wait is interrupted, and this one was not): Ctrl-C would do nothing, seen under load.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while not over():
+        left = PIECE_SECONDS if deadline is None else min(PIECE_SECONDS, deadline - time.monotonic())
+        if left <= 0:
+            return
+        wait(left)

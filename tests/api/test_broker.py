@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from broker import (
     BrokerError,
     Changes,
     Denial,
+    HostCannotEnforce,
     Outcome,
     ProfileError,
     TaskRequest,
@@ -432,10 +434,19 @@ def test_an_option_that_makes_no_sense_is_said_before_anything_is_made(options: 
     [
         ("ls -l", {}, "a command is a list of words"),
         ([], {}, "at least one word"),
-        (["a\0b"], {}, "without NUL"),
-        (["ls", 1], {}, "each is text"),
+        (["", "x"], {}, "the first is not empty"),
+        (7, {}, "a command is a list of words"),
+        (["a\0b"], {}, "each word of a command must be without NUL"),
+        (["ls", 1], {}, "each word of a command must be text, not int"),
+        (["ls", "\ud800"], {}, "half of a character"),
         (["ls"], {"timeout": 0}, "seconds above 0"),
-        (["ls"], {"env": {"A=B": "c"}}, "env"),
+        (["ls"], {"timeout": float("nan")}, "seconds above 0"),
+        (["ls"], {"timeout": float("inf")}, "seconds above 0"),
+        (["ls"], {"timeout": "1m"}, "seconds above 0"),
+        (["ls"], {"keep": 0}, "keep is a number of bytes, 64 at least"),
+        (["ls"], {"cwd": 7}, "cwd must be text"),
+        (["ls"], {"env": {"A=B": "c"}}, "'A=B' cannot be a variable's name"),
+        (["ls"], {"env": {"A": 1}}, "the variable A must be text, not int"),
         (["ls"], {"input": 7}, "input is bytes or text"),
         (["x" * 200_000], {}, "the command is too long"),
     ],
@@ -445,6 +456,70 @@ def test_a_command_that_makes_no_sense_is_one_sentence(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         bubblewrapped.run(command, **options)  # type: ignore[arg-type]
+
+
+def test_a_question_that_makes_no_sense_is_one_sentence(bubblewrapped: Broker) -> None:
+    for ask, said in (
+        (lambda: bubblewrapped.can_i([]), "at least one word"),
+        (lambda: bubblewrapped.can_i("a\0b"), "a shell text must be without NUL"),
+        (lambda: bubblewrapped.explain(["ls"]), "explain takes a shell text; it must be text, not list"),  # type: ignore[arg-type]
+        (bubblewrapped.delegate, "profile: it is missing|at least one word"),
+        (lambda: bubblewrapped.delegate(profile="adversary", command=["ls"], limits={"files": 1}), "no such limit"),
+        (lambda: bubblewrapped.delegate(TaskRequest(profile="../../x", argv=("ls",))), "profile: write the name of a profile"),
+        (lambda: bubblewrapped.delegate_many("task.json"), "delegate_many takes a list of requests"),
+        (lambda: bubblewrapped.read_file("x", offset=-1), "count bytes"),
+        (lambda: bubblewrapped.write_file("x", 7), "content is bytes or text, not int"),  # type: ignore[arg-type]
+        (lambda: bubblewrapped.write_file("x", "", version="1"), "as read_file returned it"),
+        (lambda: bubblewrapped.write_file("x", "", version="1 2 3", new=True), "give one of them"),
+        (lambda: bubblewrapped.read_file("x\0y"), "a path must be without NUL"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ask()  # type: ignore[no-untyped-call]
+    assert bubblewrapped.denials() == ()
+    assert [one.task for one in bubblewrapped.tasks()] == ["root"]
+
+
+def test_what_is_text_and_no_utf_8_goes_through(bubblewrapped: Broker) -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert bubblewrapped.run(["touch", name]).ok
+    assert bubblewrapped.run(["ls"]).stdout == "caf\\xe9\n"
+    assert bubblewrapped.write_file(name, b"x").ok
+    assert bubblewrapped.read_file(name).data == b"x"
+    assert bubblewrapped.can_i(["cat", name])
+
+
+def test_an_engine_that_is_not_there_is_an_error_with_the_remedy_and_it_can_be_opened_again(
+    workspace: Path, state: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/no-docker-here")
+    opened = Broker(a_profile(), workspace, engine="docker")
+    for _ in range(2):
+        with pytest.raises(HostCannotEnforce, match="use --engine bubblewrap"):
+            opened.open()
+    with pytest.raises(UsageError, match="is not open"):
+        _ = opened.result
+
+
+def test_a_record_that_cannot_be_written_ends_the_task(workspace: Path, state: Path, engine: str, inside: object) -> None:
+    script = """
+import resource, signal, sys
+from api.made_in_code import a_profile
+from broker import Broker, JournalError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+b = Broker(a_profile(), sys.argv[1], engine=sys.argv[2]).open()
+resource.setrlimit(resource.RLIMIT_FSIZE, (b.journal.stat().st_size, resource.RLIM_INFINITY))
+for use in (lambda: b.run(["touch", "new"]), lambda: b.write_file("new", ""), lambda: b.run(["true"]), b.close):
+    try:
+        print(use())
+    except JournalError as error:
+        print("JournalError")
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, str(workspace), engine], capture_output=True, text=True, check=False, env=env
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["JournalError"] * 4, "")
+    assert list(workspace.iterdir()) == []
 
 
 def test_a_broker_that_is_not_open_or_closed_says_so(make: Make) -> None:
