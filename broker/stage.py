@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
@@ -24,6 +26,7 @@ from broker.enforce.masks import Masks
 from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Sandbox
 from broker.enforce.workspace import Workspace
+from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
 from broker.record.log import diagnose
@@ -37,7 +40,8 @@ class Watcher:
     """Who wants to hear of things while they happen. All optional.
 
     `denied` gets the task's path, the tool and the denial. `called` serves a process of a sandbox that calls the broker,
-    on a thread of its own; without it nobody can call. `changed` is told of each change in the tree of tasks.
+    on a thread of its own; without it nobody can call. `changed` is told of each change in the tree of tasks. `ways_out`
+    makes what serves a task's gateways; without it a profile that has some cannot be used.
     """
 
     started: Callable[[Header], None] | None = None
@@ -45,6 +49,17 @@ class Watcher:
     land: Callable[[Judged], bool] | None = None
     called: Callable[[Stage, CallLine], None] | None = None
     changed: Callable[[str, Node], None] | None = None
+    ways_out: Callable[[Task], WaysOut] | None = None
+
+
+class WaysOut(Protocol):
+    """Serves the connections that a task makes to its gateways and to the proxy (broker.serve.gateway)."""
+
+    def accept(self, port: int, client: socket.socket) -> None:
+        """Serve a connection, on another thread. Takes the socket."""
+
+    def close(self) -> None:
+        """End all of them. May be called twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +138,12 @@ class Stage:
     between: tuple[tuple[str, ...], ...] = ()
     namespace: int = 0
     descriptors: list[int] = field(default_factory=list)
+    ways_out: WaysOut | None = None
+
+    def fail(self, error: BrokerError) -> None:
+        """End the task, and let the run fail with this."""
+        self.sandbox.failure = self.sandbox.failure or error
+        self.sandbox.kill()
 
     @property
     def lowers(self) -> tuple[tuple[str, ...], ...]:
@@ -137,6 +158,9 @@ class Stage:
 def staged(run: Run, plot: Plot) -> Iterator[Stage]:
     """Make the sandbox, prove its layers, and record both. On the way out, nothing of it is left."""
     journal, engine, envelope, workspace, path = run.journal, run.engine, plot.envelope, plot.workspace, plot.node.path
+    profile = envelope.profile
+    if (profile.gateways or profile.hosts) and run.watcher.ways_out is None:
+        raise UsageError(f"profile {profile.name} has gateways, and nobody here serves them. Use `broker run`")
     folder = make_task_folder(runtime_base(), run.id_of(path), workspace.uid, workspace.gid)
     sandbox: Sandbox | None = None
     layer: Layer | None = None
@@ -193,8 +217,13 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         namespace = os.fstat(held).st_ino if held >= 0 else 0
         stage = Stage(run, plot, task, sandbox, confined, layers, folder, masks, layer, between, namespace)
         stage.descriptors += [held] if held >= 0 else []
+        task.end = stage.fail
         if (called := run.watcher.called) is not None:
             task.called = lambda line: called(stage, line)
+        if profile.gateways or profile.hosts:
+            assert run.watcher.ways_out is not None
+            stage.ways_out = run.watcher.ways_out(task)
+            task.connected = stage.ways_out.accept
         sandbox.listen()
         diagnose(
             "sandbox.ready", run=journal.run, task=path, engine=engine.name, guard_pid=sandbox.container.init_pid,
@@ -203,6 +232,8 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         try:
             yield stage
         finally:
+            if stage.ways_out is not None:
+                stage.ways_out.close()
             run.tree.stop_below(plot.node, "parent", seconds=STOP_SECONDS)
             for descriptor in stage.descriptors:
                 os.close(descriptor)

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         if error.name is None or error.name.partition(".")[0] == "broker":
             raise
         raise UsageError("MCP needs the extra `mcp`. Run: pip install 'broker[mcp]'") from None
-    from broker.serve.inside import answer
+    from broker.serve.inside import answer, ways_out
     from broker.supervisor import RunRequest, Watcher, session
 
     profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         argv=("broker", "mcp"), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), seconds=seconds_of(args.timeout), land=args.land, profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
-    watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer)
+    watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
     end = _end_by_signal()
     stdin, stdout = _take_streams()
     with session(request, watcher) as opened:

@@ -74,7 +74,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     from broker.cli.report import Reporter
     from broker.decide.trust import Trust
     from broker.profiles.load import load_profile
-    from broker.serve.inside import answer
+    from broker.serve.inside import answer, ways_out
     from broker.supervisor import RunRequest, Watcher
     from broker.supervisor import run as supervise
 
@@ -89,7 +89,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
         stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
         profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
-    watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer)
+    watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
     result = supervise(request, watcher)
     reporter.finished(result)
     write_result(args, result.as_dict())

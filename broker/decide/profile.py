@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass, field
 
 from broker.classify.risk import Risk
+from broker.decide.gateway import Gateway
 
 # What a profile may name under `tools.disabled`. `shell` is enforced at the exec gate; the others are the
 # tools that agents are served.
@@ -106,7 +107,8 @@ class Profile:
     """A named permission envelope. `effects` is the final set: the ceiling's classes, then add and remove.
 
     `denylist` holds token prefixes. `lands` are the rules of persistence that may land, in a copy-on-write
-    workspace. `source` is the file it came from; `digest` is the SHA-256 of the content (not of the file's bytes),
+    workspace. `gateways` are the only ways out that a task has without reaching the network; `hosts` (`name:port`) are what
+    it may reach through a proxy of the broker's. `source` is the file it came from; `digest` is the SHA-256 of the content (not of the file's bytes),
     so that two spellings of one profile have one digest.
     """
 
@@ -121,6 +123,8 @@ class Profile:
     env: Environment = field(default_factory=Environment)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     delegate: DelegationSettings = field(default_factory=DelegationSettings)
+    gateways: tuple[Gateway, ...] = ()
+    hosts: tuple[str, ...] = ()
     requires: tuple[str, ...] = LAYERS
     source: str = ""
     digest: str = ""

@@ -13,6 +13,7 @@ from broker.classify import WATCHED_ENV, WATCHED_NAMES
 from broker.classify.context import Context
 from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
+from broker.decide.gateway import environment_for, ports_for
 from broker.decide.profile import Profile
 from broker.enforce import wire
 from broker.enforce.engine import Bind, Limits, Overlay, Plan, Tmpfs
@@ -148,7 +149,7 @@ def _starts_in(workspace: str, command: tuple[str, ...]) -> bool:
 def environment(
     profile: Profile, *, read_only: bool, terminal: bool, extra: tuple[tuple[str, str], ...] = ()
 ) -> tuple[str, ...]:
-    """Return the whole environment of a task: fixed names, what the profile passes in, what it sets, and `extra`."""
+    """Return the whole environment of a task: fixed names, what the profile passes in and sets, its ways out, and `extra`."""
     values = {
         "HOME": HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash", "PATH": PATH,
         "TMPDIR": "/tmp", "LANG": "C.UTF-8",
@@ -163,5 +164,5 @@ def environment(
     for name in profile.env.passed:
         if name in os.environ:
             values[name] = os.environ[name]
-    values |= dict(profile.env.set) | dict(extra)
+    values |= dict(profile.env.set) | dict(environment_for(profile.gateways, profile.hosts)) | dict(extra)
     return tuple(f"{name}={value}" for name, value in values.items())

@@ -52,6 +52,7 @@ def compare(before: Profile, after: Profile) -> tuple[Change, ...]:
     found = [
         *_classes(before, after), *_entries(before, after), *_denials(before, after), *_sets(before, after),
         *_environment(before, after), *_sandbox(before, after), *_delegation(before, after),
+        *_ways_out(before, after),
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda change: -change.direction))
 
@@ -211,6 +212,23 @@ def _amount(key: str, what: str, old: Any, new: Any, show: Any) -> Iterator[Chan
         yield _narrower(key, f"has {what} limited to {show(new)}")
     else:
         yield (_wider if new > old else _narrower)(key, f"may use {show(new)} of {what}, not {show(old)}")
+
+
+def _ways_out(before: Profile, after: Profile) -> Iterator[Change]:
+    old, new = ({gateway.name: gateway for gateway in profile.gateways} for profile in (before, after))
+    for name, gateway in new.items():
+        if old.get(name) != gateway:
+            what = "may reach" if name not in old else "may reach, otherwise than before,"
+            yield _wider(f"gateways.{name}", f"{what} {gateway.scheme}://{gateway.host}:{gateway.port} through gateway {name}")
+    for name in old:
+        if name not in new:
+            yield _narrower(f"gateways.{name}", f"has no gateway {name} any more")
+    for host in after.hosts:
+        if host not in before.hosts:
+            yield _wider("network.hosts", f"may reach {host}")
+    for host in before.hosts:
+        if host not in after.hosts:
+            yield _narrower("network.hosts", f"may no longer reach {host}")
 
 
 def _delegation(before: Profile, after: Profile) -> Iterator[Change]:

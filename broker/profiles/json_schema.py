@@ -125,6 +125,13 @@ def _PROFILE() -> Schema:  # noqa: N802 - a table like the others, with rules th
         ),
         "sandbox": _table("The container", _SANDBOX),
         "delegate": _table("What the task may hand on to tasks of its own", _DELEGATE),
+        "gateways": {
+            "type": "object",
+            "description": "Upstreams that the task may reach, by name: the only ways out of a task without a network",
+            "propertyNames": {"pattern": "^[a-z0-9][a-z0-9._-]*$"},
+            "additionalProperties": _table("One upstream, and what of it", _GATEWAY, required=["upstream"]),
+        },
+        "network": _table("What the task may reach through the broker's proxy", _NETWORK),
         "requires": _words("Layers that must be effective, or the task does not start (all of them)", LAYERS),
     }
 
@@ -143,6 +150,39 @@ _SANDBOX: Schema = {
     "shm_size": _like("size", "The size of /dev/shm"),
     "output": _like("size", "How much it may write to stdout and stderr"),
     "layer_size": _like("size", "How much its changes may take on disk"),
+}
+
+_SECRET: Schema = {
+    "env": _text("The broker's environment variable that holds it", pattern=_VARIABLE),
+    "file": _text("The file that holds it", **_LINE),
+    "command": _words("The command that prints it"),
+    "form": _text("What the header says, with {} in the place of the secret", pattern=r"\{\}"),
+}
+
+_GATEWAY: Schema = {
+    "upstream": _text("https://host; http:// for this machine only", pattern="^https?://"),
+    "env": {
+        "type": "object",
+        "description": "Variables that the task gets; {url} is where the gateway listens inside",
+        "propertyNames": {"pattern": _VARIABLE},
+        "additionalProperties": {"type": "string"},
+    },
+    "headers": {
+        "type": "object",
+        "description": "Headers that are set on each request, outside: the task never sees them",
+        "additionalProperties": {"anyOf": [{"type": "string"}, _table("Where its value comes from", _SECRET)]},
+    },
+    "methods": _words("HTTP methods (GET, POST)", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+    "paths": _words("Beginnings of paths that may be asked for (any)", pattern="^/"),
+    "models": _words("Models that a request may name (any)"),
+    "addresses": _words("Private networks in which the host may lie, as 10.0.0.0/8"),
+    "request_bytes": _like("size", "The largest request"),
+    "response_bytes": _like("size", "The largest answer"),
+    "per_minute": _number("Requests in a minute", minimum=1),
+}
+
+_NETWORK: Schema = {
+    "hosts": _words("Hosts, as pypi.org:443 or *.example.com:443", pattern=r"^(\*\.)?[a-z0-9.-]+(:[0-9]{1,5})?$"),
 }
 
 _DELEGATE: Schema = {

@@ -15,7 +15,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.profiles.errors import ProfileInvalid
-from broker.profiles.shapes import Shape, WrongShape, list_of, one_of, read_keys, table_of, texts_by_name
+from broker.profiles.shapes import (
+    Shape,
+    WrongShape,
+    list_of,
+    one_of,
+    read_keys,
+    table_of,
+    tables_by_name,
+    texts_by_name,
+)
 from broker.profiles.suggest import closest, did_you_mean
 
 if TYPE_CHECKING:
@@ -42,6 +51,8 @@ _ELSEWHERE = {
     "subagents": "delegate.profiles",
     "agents": "delegate.agents",
     "depth": "delegate.depth",
+    "hosts": "network.hosts",
+    "gateway": "gateways",
     "breadth": "delegate.breadth",
 }
 
@@ -112,6 +123,36 @@ class DelegateTable(NamedTuple):
     memory: int | str | None = None
 
 
+class SecretTable(NamedTuple):
+    """Where a header's value comes from: exactly one of them, and the form that it is put into."""
+
+    env: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] | None = None
+    form: str = "{}"
+
+
+class GatewayTable(NamedTuple):
+    """`gateways.NAME`: one upstream that the task may reach, and what of it."""
+
+    upstream: str
+    env: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str | SecretTable] = MappingProxyType({})
+    methods: tuple[str, ...] | None = None
+    paths: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    request_bytes: int | str | None = None
+    response_bytes: int | str | None = None
+    per_minute: int | None = None
+
+
+class NetworkTable(NamedTuple):
+    """`network`: hosts that the task may reach through the broker's proxy."""
+
+    hosts: tuple[str, ...] = ()
+
+
 class ProfileTable(NamedTuple):
     """One profile."""
 
@@ -127,6 +168,8 @@ class ProfileTable(NamedTuple):
     env: EnvTable = EnvTable()
     sandbox: SandboxTable = SandboxTable()
     delegate: DelegateTable = DelegateTable()
+    gateways: Mapping[str, GatewayTable] = MappingProxyType({})
+    network: NetworkTable = NetworkTable()
     requires: tuple[str, ...] | None = None
 
 
@@ -168,6 +211,20 @@ _DELEGATE: Shape = {
     "time": one_of(int, float, str, None),
     "memory": _size,
 }
+_SECRET: Shape = {"env": one_of(str, None), "file": one_of(str, None), "command": list_of(_text, or_none=True), "form": _text}
+_GATEWAY: Shape = {
+    "upstream": _text,
+    "env": texts_by_name,
+    "headers": tables_by_name(table_of(_SECRET, SecretTable, or_text=True)),
+    "methods": list_of(_text, or_none=True),
+    "paths": _texts,
+    "models": _texts,
+    "addresses": _texts,
+    "request_bytes": _size,
+    "response_bytes": _size,
+    "per_minute": one_of(int, None),
+}
+_NETWORK: Shape = {"hosts": _texts}
 _PROFILE: Shape = {
     "description": _text,
     "max_risk": _text,
@@ -181,9 +238,14 @@ _PROFILE: Shape = {
     "env": table_of(_ENV, EnvTable),
     "sandbox": table_of(_SANDBOX, SandboxTable),
     "delegate": table_of(_DELEGATE, DelegateTable),
+    "gateways": tables_by_name(table_of(_GATEWAY, GatewayTable, needs=("upstream",))),
+    "network": table_of(_NETWORK, NetworkTable),
     "requires": list_of(_text, or_none=True),
 }
-_INNER = {"tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "sandbox": _SANDBOX, "delegate": _DELEGATE}
+_INNER = {
+    "tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "sandbox": _SANDBOX, "delegate": _DELEGATE,
+    "network": _NETWORK,
+}  # fmt: skip
 
 
 class Source:
@@ -314,6 +376,14 @@ def decode_profile(source: Source, name: str, table: dict[str, Any]) -> ProfileT
     for at, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, dict):
             _refuse_unknown(source, (name, "allowlist", at), entry, _ENTRY)
+    gateways = table.get("gateways")
+    for gateway, inside in gateways.items() if isinstance(gateways, dict) else ():
+        if isinstance(inside, dict):
+            _refuse_unknown(source, (name, "gateways", gateway), inside, _GATEWAY)
+            headers = inside.get("headers")
+            for header, secret in headers.items() if isinstance(headers, dict) else ():
+                if isinstance(secret, dict):
+                    _refuse_unknown(source, (name, "gateways", gateway, "headers", header), secret, _SECRET)
     try:
         return ProfileTable(**read_keys(_PROFILE, table, ()))
     except WrongShape as wrong:

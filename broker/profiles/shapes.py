@@ -76,6 +76,17 @@ def table_of(shape: Shape, make: Callable[..., object], *, needs: Keys = (), or_
     return read
 
 
+def tables_by_name(read_one: Reader) -> Reader:
+    """Take a table of such values under any keys."""
+
+    def read(value: object, keys: Keys) -> dict[str, object]:
+        if not isinstance(value, dict):
+            raise _other(value, keys, dict)
+        return {name: read_one(each, (*keys, name)) for name, each in value.items()}
+
+    return read
+
+
 def texts_by_name(value: object, keys: Keys) -> dict[str, str]:
     """Take a table of texts under any keys."""
     if not isinstance(value, dict):

@@ -17,7 +17,8 @@ from pathlib import PurePath
 from typing import Any
 
 from broker.classify.risk import Assessment, Risk
-from broker.decide.verdict import Allow, Ask, Deny, Verdict
+from broker.decide.given import NOTHING, Given
+from broker.decide.verdict import Allow, Ask, Deny, Grant, Verdict
 from broker.request.operation import (
     Connection,
     Delegation,
@@ -42,6 +43,9 @@ DELEGATION_DECIDED = "delegation.decided"
 CALL_REFUSED = "call.refused"
 TOOL_CALLED = "tool.called"
 BUDGET_EXCEEDED = "budget.exceeded"
+GATEWAY_REQUESTED = "gateway.requested"
+GATEWAY_ANSWERED = "gateway.answered"
+CONNECTION_DECIDED = "connection.decided"
 LAYERS_PROVEN = "layers.proven"
 NETWORK_INSPECTED = "network.inspected"
 EXEC_DECIDED = "exec.decided"
@@ -200,8 +204,8 @@ def labels(effects: set[Risk] | frozenset[Risk]) -> list[str]:
     return [risk.label for risk in sorted(effects)]
 
 
-def decided(operation: Operation, assessment: Assessment, verdict: Verdict) -> dict[str, object]:
-    """Return the fields of an `exec.decided` or `file.decided` event."""
+def decided(operation: Operation, assessment: Assessment, verdict: Verdict, given: Given = NOTHING) -> dict[str, object]:
+    """Return the fields of an `exec.decided` or `file.decided` event: all that the verdict hangs on (replay.py)."""
     fields: dict[str, object] = {
         "operation": plain(operation),
         "effects": labels(assessment.effects),
@@ -217,10 +221,27 @@ def decided(operation: Operation, assessment: Assessment, verdict: Verdict) -> d
         case Allow():
             fields |= {"verdict": "allow", "layer": verdict.layer.value}
             if verdict.grant is not None:
-                fields["grant"] = {"entry": verdict.grant.entry, "effects": labels(verdict.grant.effects)}
+                fields["grant"] = _grant(verdict.grant)
         case Ask():
             fields |= {"verdict": "ask", "reason": verdict.reason, "refused": labels(verdict.effects)}
         case Deny():
             fields |= {"verdict": "deny", "layer": verdict.layer.value, "reason": verdict.reason}
             fields |= {"refused": labels(verdict.effects), "approvable": verdict.approvable}
+    if given is not NOTHING and (known := _given(given)):
+        fields["given"] = known
     return fields
+
+
+def _given(given: Given) -> dict[str, object]:
+    """Return what is worth saying of it: what is not so, and empty, is left out."""
+    known: dict[str, object] = {name: True for name in ("gate", "layered", "real") if getattr(given, name)}
+    if given.sha256:
+        known["sha256"] = given.sha256
+    if given.scope is not None:
+        known["scope"] = _grant(given.scope)
+    return known
+
+
+def _grant(grant: Grant) -> dict[str, object]:
+    told: dict[str, object] = {"entry": grant.entry, "effects": labels(grant.effects)}
+    return {**told, "unrecognised": True} if grant.unrecognised else told

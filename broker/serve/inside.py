@@ -21,8 +21,9 @@ from broker.errors import BrokerError, JournalError
 from broker.record import event
 from broker.request.delegation import MOST_BYTES, RequestRefused, TaskRequest, read_request
 from broker.request.operation import Exec, Operation, ShellText
-from broker.stage import Stage
+from broker.stage import Stage, WaysOut
 from broker.task.outcome import encoded
+from broker.task.task import Task
 
 ALLOWED, DENIED, ASKED = 0, 1, 2  # of can-i
 USAGE = 64
@@ -79,12 +80,18 @@ def answer(stage: Stage, line: CallLine) -> None:
         _last_words(line, f"broker: {refused}\n", USAGE)
     except JournalError as error:
         # What cannot be recorded must not go on: the same as when the gate cannot record.
-        stage.sandbox.failure = error
-        stage.sandbox.kill()
+        stage.fail(error)
     except BrokerError as error:
         _last_words(line, f"broker: {error}\n", error.exit_code)
     except Exception as error:  # noqa: BLE001 - a bug of ours ends the call, not the run; the caller gets nothing for it
         _last_words(line, f"broker: internal error: {type(error).__name__}\n", 70)
+
+
+def ways_out(task: Task) -> WaysOut:
+    """Return what serves the gateways of a task that has some."""
+    from broker.serve.gateway import Gateways
+
+    return Gateways(task)
 
 
 def _last_words(line: CallLine, text: str, code: int) -> None:

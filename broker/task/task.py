@@ -19,9 +19,11 @@ from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, Risk
 from broker.decide.allowlist import needs_digest
-from broker.decide.decide import decide, names_a_shell
-from broker.decide.deferral import starts_by_deferral
+from broker.decide.client import files_touched
+from broker.decide.decide import names_a_shell
 from broker.decide.envelope import Envelope
+from broker.decide.gate import decide_given
+from broker.decide.given import Given
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.wording import command_line
@@ -29,7 +31,7 @@ from broker.enforce import wire
 from broker.enforce.calls import CallEnded, CallLine, Desk
 from broker.enforce.mounts import is_below
 from broker.enforce.usage import Usage
-from broker.errors import JournalError
+from broker.errors import BrokerError, JournalError
 from broker.record import event
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal
@@ -65,12 +67,6 @@ NOTE_DENIALS = {
     wire.NoteKind.PATH_UNREADABLE: ("path.unreadable", Risk.UNKNOWN, "its path could not be read", "use a plain path"),
 }  # fmt: skip
 
-
-# What landing can judge as well: it finds a content, or a folder.
-_LANDING_JUDGES = frozenset({
-    FileAction.WRITE, FileAction.TRUNCATE, FileAction.RENAME, FileAction.LINK, FileAction.MODE, FileAction.TIMES,
-    FileAction.DELETE, FileAction.MKDIR,
-})  # fmt: skip
 
 # The scope of what stands in front of the agent. Scope 0 is everybody else's: no grant, no choice of the operator.
 OPERATOR_SCOPE = 1
@@ -146,6 +142,7 @@ class Task:
         self.parent = parent
         self._node, self._tree = node, tree
         self.below = DenialLog(journal, path)  # what was denied to its descendants
+        self.end: Callable[[BrokerError], None] | None = None  # ends the sandbox, for a reason that the run fails with
         self.called: Callable[[CallLine], None] | None = None  # who answers a process of the sandbox that calls the broker
         self.envelope = envelope
         self.context = context
@@ -177,10 +174,10 @@ class Task:
         `at_gate`: what a shell starts will be asked about again, one by one (broker/decide/deferral.py), and what
         is written to a file whose content decides is looked at when it lands.
         """
-        assessment, verdict = self.consider(operation, scope=scope, at_gate=at_gate)
+        assessment, verdict, given = self._considered(operation, scope, at_gate=at_gate)
         if self.must_record(operation, verdict, scope):
             kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
-            self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict))
+            self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict, given))
         if isinstance(verdict, Ask):
             verdict = nobody_to_ask(operation, verdict)
         return assessment, verdict
@@ -189,16 +186,20 @@ class Task:
         self, operation: Operation, *, scope: int = 0, at_gate: bool = False
     ) -> tuple[Assessment, Verdict]:
         """Classify and decide, and record nothing: it is only a question."""
+        assessment, verdict, _ = self._considered(operation, scope, at_gate=at_gate)
+        return assessment, verdict
+
+    def _considered(self, operation: Operation, scope: int, *, at_gate: bool) -> tuple[Assessment, Verdict, Given]:
+        """Classify and decide, and say on what else it hung: INVARIANT: on nothing that is not recorded (test_replay.py)."""
         context = self._context_of(operation)
         assessment = classify(operation, context)
-        grant = self._scopes[scope]
-        verdict = decide(
-            operation, assessment, self.envelope, context, scope=grant, digest=self._digest(operation)
-        )
-        if at_gate and isinstance(verdict, Deny):
-            verdict = starts_by_deferral(operation, assessment, self.envelope, context, scope=grant) or verdict
-            verdict = self._left_to_landing(operation, grant) or verdict
-        return assessment, verdict
+        layered = isinstance(operation, FileChange) and self._lies_in_a_layer(operation.path)
+        deletes = layered and isinstance(operation, FileChange) and operation.action is FileAction.DELETE
+        given = Given(
+            gate=at_gate, scope=self._scopes[scope], sha256=self._digest(operation) or "", layered=layered,
+            real=deletes and os.path.lexists(getattr(operation, "path", "")),
+        )  # fmt: skip
+        return assessment, decide_given(operation, assessment, self.envelope, context, given), given
 
     def must_record(self, operation: Operation, verdict: Verdict, scope: int | str = 0) -> bool:
         """Whether this decision gets a line of its own. Raises JournalError when no more may be written.
@@ -282,8 +283,9 @@ class Task:
             )  # fmt: skip
             self.refuse("exec", denial)
             return wire.Answer(request=asked.request, allow=False, note=_note(denial))
-        touched, scope = _files_touched(asked), self._known(asked.scope)
-        if touched is not None and not isinstance(self.consider(touched, scope=scope, at_gate=True)[1], Allow):
+        touched, scope = files_touched(asked.argv, asked.cwd), self._known(asked.scope)
+        _, answer, given = self._considered(touched or operation, scope, at_gate=True)
+        if touched is not None and not isinstance(answer, Allow):
             _, verdict = self.judge(touched, scope=scope, at_gate=True)
             if isinstance(verdict, Deny):
                 self.refuse("file", verdict)
@@ -291,7 +293,7 @@ class Task:
         allowed = Allow(layer=Layer.PROFILE, rule="broker.client", effects=frozenset({Risk.SAFE}))
         if self.must_record(operation, allowed, asked.scope):
             assessment = classify(operation, self._context_of(operation))
-            self._journal.append(event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed))
+            self._journal.append(event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed, given))
         return wire.Answer(request=asked.request, allow=True, cache=True)
 
     def secret_opened(self, path: str) -> None:
@@ -339,6 +341,15 @@ class Task:
 
     # The rest
 
+    def record(self, kind: str, **fields: object) -> None:
+        """Write an event of this task. Raises JournalError."""
+        self._journal.append(kind, task=self.path, **fields)
+
+    def cannot_record(self, error: JournalError) -> None:
+        """End the task: something in it could not be recorded, so nothing more may happen."""
+        if self.end is not None:
+            self.end(error)
+
     def can_write(self, path: str) -> bool:
         """Whether the task could put a file of its own at this path, or where the path leads to on this host."""
         shown = self.envelope.profile.sandbox.read_only
@@ -361,29 +372,6 @@ class Task:
     def _after(scope: int) -> int:
         """The scope of a process whose start opened no grant: its own; behind the operator's choice, everybody's."""
         return 0 if scope == OPERATOR_SCOPE else wire.SCOPE_UNCHANGED
-
-    def _left_to_landing(self, operation: Operation, scope: Grant | None) -> Allow | None:
-        """Allow a change to a copy-on-write file that landing can judge better than its path can.
-
-        That is: where the content decides, a folder (what comes into it is judged), and a deletion of what the task
-        made itself. Nothing real is touched before landing, which looks at every file again.
-        """
-        if not isinstance(operation, FileChange) or not self._lies_in_a_layer(operation.path):
-            return None
-        if operation.action not in _LANDING_JUDGES:
-            return None
-        from broker.classify.contents import looks_into
-
-        for path in filter(None, (operation.path, operation.other)):
-            if operation.action in (FileAction.MKDIR, FileAction.DELETE) or looks_into(path, self.context):
-                if operation.action is FileAction.DELETE and os.path.lexists(path):
-                    return None
-                continue
-            plain = FileChange(action=FileAction.WRITE, path=path, landing=True)
-            answer = decide(plain, classify(plain, self.context), self.envelope, self.context, scope=scope)
-            if not isinstance(answer, Allow):
-                return None
-        return Allow(layer=Layer.LANDING, rule="landing.decides", effects=frozenset({Risk.LOCAL_WRITE}))
 
     def _lies_in_a_layer(self, path: str) -> bool:
         return any(path.startswith(root + "/") for root in self.lands)
@@ -440,18 +428,6 @@ class Task:
                 file.write(json.dumps(row) + "\n")
         except OSError:
             return
-
-
-def _files_touched(asked: wire.ExecAsked) -> FileChange | FileRead | None:
-    """Return what `broker file read` and `broker file write` are about to do (guard/client_file.c); None: nothing of that."""
-    match asked.argv[1:]:
-        case ("file", "read", *words):
-            at = next((word for word in words if word != "--"), "")
-            return FileRead(path=os.path.normpath(os.path.join(asked.cwd, at)))
-        case ("file", "write", *words) if words and words[-1] != "--help":
-            return FileChange(action=FileAction.WRITE, path=os.path.normpath(os.path.join(asked.cwd, words[-1])))
-        case _:
-            return None
 
 
 def _nobody_answers(line: CallLine) -> None:

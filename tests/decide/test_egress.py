@@ -1,0 +1,149 @@
+"""What may go out through a gateway, as a table: heads of requests, addresses, hosts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.decide.egress import Outgoing, address_refused, admit, host_listed, may_use
+from broker.decide.gateway import Gateway, Secret, environment_for, ports_for
+from broker.decide.verdict import Deny
+
+KEY = Secret(kind="env", source=("KEY",))
+MESSAGES = Gateway(
+    name="model", scheme="https", host="api.example.com", port=443, prefix="/base", methods=("POST",),
+    paths=("/v1/messages", "/v1beta/models/*"), headers=(("x-api-key", KEY),), models=("small-1",),
+)  # fmt: skip
+OPEN = Gateway(name="open", scheme="https", host="api.example.com", port=443)
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [
+        (b"/v1/messages", ""),
+        (b"/v1/messages?beta=true", ""),
+        (b"/v1/messages/count_tokens", ""),
+        (b"/v1beta/models/gemini-pro:generateContent?alt=sse", ""),
+        (b"/v1/messages2", "gateway.path"),
+        (b"/v1/files", "gateway.path"),
+        (b"/", "gateway.path"),
+        (b"/v1/messages/../files", "gateway.target"),
+        (b"/v1/messages/%2e%2e/files", "gateway.target"),
+        (b"/v1/messages/%2E%2E%2Ffiles", "gateway.target"),
+        (b"/v1/messages/%252e%252e/files", "gateway.target"),
+        (b"/v1/messages//x", "gateway.target"),
+        (b"/v1/messages%00", "gateway.target"),
+        (b"/v1/messages\\x", "gateway.target"),
+        (b"/v1/messages/\xc3\xa9", "gateway.target"),
+        (b"http://elsewhere.example/v1/messages", "gateway.target"),
+        (b"elsewhere.example:443", "gateway.target"),
+        (b"*", "gateway.target"),
+        (b"", "gateway.target"),
+    ],
+)
+def test_only_listed_paths_go_out_whatever_they_are_spelled_like(target: bytes, rule: str) -> None:
+    found = admit(MESSAGES, b"POST", target, [])
+    if rule:
+        assert isinstance(found, Deny)
+        assert found.rule == rule
+    else:
+        assert isinstance(found, Outgoing)
+        assert found.target == b"/base" + target
+
+
+def test_a_method_that_is_not_listed_is_refused() -> None:
+    for method in (b"GET", b"DELETE", b"post", b"CONNECT", b"\xff"):
+        found = admit(MESSAGES, method, b"/v1/messages", [])
+        assert isinstance(found, Deny)
+        assert found.rule == "gateway.method"
+
+
+def test_the_task_sends_no_credential_no_host_and_nothing_of_the_connection() -> None:
+    sent = [
+        (b"host", b"evil.example"), (b"x-api-key", b"mine"), (b"authorization", b"Bearer mine"), (b"cookie", b"a=b"),
+        (b"connection", b"close, x-secret-hop"), (b"x-secret-hop", b"1"), (b"transfer-encoding", b"chunked"),
+        (b"proxy-authorization", b"x"), (b"x-forwarded-for", b"1.2.3.4"), (b"content-type", b"application/json"),
+        (b"accept", b"text/event-stream"),
+    ]  # fmt: skip
+    found = admit(MESSAGES, b"POST", b"/v1/messages", sent)
+    assert isinstance(found, Outgoing)
+    assert found.headers == ((b"content-type", b"application/json"), (b"accept", b"text/event-stream"))
+
+
+def test_without_a_header_of_the_gateways_own_the_task_may_bring_its_credential() -> None:
+    found = admit(OPEN, b"POST", b"/v1", [(b"authorization", b"Bearer mine")])
+    assert isinstance(found, Outgoing)
+    assert found.headers == ((b"authorization", b"Bearer mine"),)
+
+
+def test_only_listed_models_are_used() -> None:
+    assert may_use(MESSAGES, "small-1") is None
+    assert may_use(OPEN, "anything") is None
+    for model in ("large-1", "small-1 ", "", None, 3, ["small-1"], "\x1b[2J"):
+        denial = may_use(MESSAGES, model)
+        assert denial is not None
+        assert denial.rule == "gateway.model"
+        assert denial.what.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed", "literal", "may"),
+    [
+        ("93.184.216.34", (), False, True),
+        ("2606:2800:220:1:248:1893:25c8:1946", (), False, True),
+        ("127.0.0.1", (), False, False),
+        ("127.0.0.1", (), True, True),
+        ("10.1.2.3", (), False, False),
+        ("10.1.2.3", ("10.0.0.0/8",), False, True),
+        ("10.1.2.3", ("192.168.0.0/16", "fd00::/8"), False, False),
+        ("169.254.169.254", (), False, False),
+        ("::1", (), False, False),
+        ("fe80::1%eth0", (), False, False),
+        ("::ffff:10.0.0.1", (), False, False),
+        ("::ffff:169.254.169.254", (), False, False),
+        ("100.64.0.1", (), False, False),
+        ("224.0.0.1", (), False, False),
+        ("0.0.0.0", (), False, False),  # noqa: S104 - an address to be refused
+        ("255.255.255.255", (), False, False),
+    ],
+)
+def test_only_public_addresses_and_listed_networks_are_reached(
+    address: str, allowed: tuple[str, ...], *, literal: bool, may: bool
+) -> None:
+    assert (address_refused(address, allowed, literal=literal) == "") is may
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "may"),
+    [
+        ("pypi.org", 443, True), ("PyPI.org.", 443, True), ("pypi.org", 80, False), ("xpypi.org", 443, False),
+        ("pypi.org.evil.example", 443, False), ("files.pythonhosted.org", 443, True), ("pythonhosted.org", 443, False),
+        ("a.b.pythonhosted.org", 443, True), ("", 443, False), ("pypi.org\0.evil", 443, False), ("151.101.0.223", 443, False),
+        ("pypi.org@evil", 443, False), ("[::1]", 443, False),
+    ],
+)  # fmt: skip
+def test_a_host_is_reached_only_if_it_is_listed(host: str, port: int, *, may: bool) -> None:
+    assert host_listed(host, port, ("pypi.org:443", "*.pythonhosted.org:443")) is may
+
+
+@given(st.binary(max_size=60))
+def test_whatever_is_asked_for_an_answer_comes_and_what_goes_out_is_below_a_listed_path(target: bytes) -> None:
+    found = admit(MESSAGES, b"POST", b"/v1/messages" + target, [])
+    if isinstance(found, Outgoing):
+        path = found.target.partition(b"?")[0]
+        assert path == b"/base/v1/messages" or path.startswith((b"/base/v1/messages/", b"/base/v1beta/models/"))
+        assert b".." not in path.split(b"/")
+    else:
+        assert found.what.isprintable()
+
+
+def test_each_gateway_has_a_port_and_its_variables_and_the_proxy_comes_last() -> None:
+    one = Gateway(name="a", scheme="https", host="a", port=443, env=(("A_URL", "{url}/v1"),))
+    two = Gateway(name="b", scheme="https", host="b", port=443, env=(("B_URL", "{url}"),))
+    values = dict(environment_for((one, two), ("pypi.org:443",)))
+    first, second, proxy = ports_for((one, two), ("pypi.org:443",))
+    assert (values["A_URL"], values["B_URL"]) == (f"http://127.0.0.1:{first}/v1", f"http://127.0.0.1:{second}")
+    assert values["HTTPS_PROXY"] == f"http://127.0.0.1:{proxy}"
+    assert values["NO_PROXY"] == "127.0.0.1,localhost,::1"
+    assert environment_for((), ()) == ()
