@@ -35,6 +35,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from broker import __version__
 from broker.enforce.attach import OutputBudget
 from broker.enforce.calls import CallEnded, CallLine
+from broker.enforce.ready import readable
 from broker.errors import BrokerError
 from broker.serve import mcp_events as events
 from broker.serve.mcp_lines import Lines, line_of, parsed
@@ -91,18 +92,17 @@ def serve_descriptors(stage: Stage, stdin: int, stdout: int, end: int, budget: O
     """Serve a client on the host. Ends when its input does, when `end` becomes readable, or when the sandbox is gone."""
 
     def source() -> bytes:
-        ready, _, _ = select.select([stdin, end], [], [])
-        return b"" if end in ready else os.read(stdin, 65536)
+        return b"" if end in readable([stdin, end]) else os.read(stdin, 65536)
 
     def sink(data: bytes) -> None:
-        view = memoryview(data)
+        view, poller = memoryview(data), select.poll()
+        poller.register(end, select.POLLIN)
+        poller.register(stdout, select.POLLOUT)
         while view:
-            ready, writable, _ = select.select([end], [stdout], [])
-            if end in ready:
+            if any(descriptor == end for descriptor, _ in poller.poll()):
                 raise CallEnded
-            if writable:
-                with suppress(BlockingIOError):
-                    view = view[os.write(stdout, view[:PIECE]) :]
+            with suppress(BlockingIOError):
+                view = view[os.write(stdout, view[:PIECE]) :]
 
     watcher = threading.Thread(target=_tell_the_end, args=(stage, end))
     watcher.start()
@@ -120,7 +120,7 @@ def _tell_the_end(stage: Stage, end: int) -> None:
     except ProcessLookupError:
         os.eventfd_write(end, 1)
         return
-    select.select([gone, end], [], [])
+    readable([gone, end])
     os.close(gone)
     os.eventfd_write(end, 1)
 

@@ -65,7 +65,7 @@ def check(schema: Schema, value: object, at: str = "") -> None:
     if kinds and not any(_is(kind, value) for kind in kinds):
         raise Invalid(at, f"it must be {' or '.join(_NAMES[kind] for kind in kinds)}, not {_kind(value)}")
     if "anyOf" in schema:
-        return check(next(one for one in schema["anyOf"] if _is(one["type"], value)), value, at)
+        schema = next(one for one in schema["anyOf"] if _is(one["type"], value))
     if "enum" in schema and value not in schema["enum"]:
         raise Invalid(at, f"it is one of: {', '.join(map(str, schema['enum']))}")
     if isinstance(value, str):

@@ -27,8 +27,8 @@ _NUMBER = itertools.count()
 class Opened:
     """A session in this process, its tools, and what was denied in it."""
 
-    def __init__(self, broker: Broker, opened: Session, denied: list[tuple[str, str, Deny]]) -> None:
-        self.broker, self.session, self.denied = broker, opened, denied
+    def __init__(self, owner: Broker, opened: Session, denied: list[tuple[str, str, Deny]]) -> None:
+        self.broker, self.session, self.denied = owner, opened, denied
         self.tools = Tools(opened.stage, opened.budget)
 
     def call(self, name: str, /, call: Call | None = None, **args: Any) -> dict[str, Any]:
