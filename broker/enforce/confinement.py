@@ -131,6 +131,7 @@ def _setup(
         flags=flags, answer_timeout_ms=ANSWER_TIMEOUT_MS, live_limit=profile.sandbox.pids or 0, nofile=65_536,
         landlock=tuple(rules), writable_roots=_labelled_roots(workspace, writable), quiet_paths=QUIET, watched_names=WATCHED_NAMES,
         watched_env=WATCHED_ENV, selftest_exec="/bin/true", selftest_write="/usr/.broker-self-test", views=views,
+        ports=ports_for(profile.gateways, profile.hosts),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,9 @@ class _NobodyAsks:
 
     def call_came(self, line: CallLine) -> None:
         line.hang_up()
+
+    def connection_came(self, port: int, connection: socket.socket) -> None:
+        connection.close()
 
     def noted(self, message: wire.Note | wire.Executed) -> None:
         return

@@ -46,6 +46,9 @@ class Judge(Protocol):
     def call_came(self, line: CallLine) -> None:
         """Serve a process of the sandbox that calls, on another thread: return at once."""
 
+    def connection_came(self, port: int, connection: socket.socket) -> None:
+        """Take over the connection of a process inside to one of Setup.ports: return at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -215,14 +218,18 @@ class Sandbox:
         """Kill everything that descends from a spawn, `setsid` or not."""
         self._send(wire.Kill(spawn=process.number))
 
-    def kill(self) -> None:
-        """End everything inside, and wait until the guard is gone."""
-        with self._lock:
-            self._closed = True
+    def cut(self) -> None:
+        """Close the link, and wait for nothing: the guard exits, and the kernel ends everything inside."""
+        self._closed = True
         try:
             self._link.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+
+    def kill(self) -> None:
+        """End everything inside, and wait until the guard is gone."""
+        with self._lock:
+            self.cut()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=5.0)
         self.container.kill()
@@ -245,7 +252,9 @@ class Sandbox:
     def _listen(self) -> None:
         try:
             while True:
-                packet, descriptors, _flags, _address = socket.recv_fds(self._link, wire.MAX_PACKET, 1)
+                packet, descriptors, _flags, _address = socket.recv_fds(
+                    self._link, wire.MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC
+                )
                 if not packet:
                     break
                 self._handle(wire.decode(packet), descriptors)
@@ -303,6 +312,9 @@ class Sandbox:
                 self._calls[message.call].taken()
             case wire.CallGone():
                 self._calls.pop(message.call).gone()
+            case wire.Connected():
+                if descriptors:  # else this process has no room for another one: the caller sees its connection end
+                    self._judge.connection_came(message.port, socket.socket(fileno=descriptors[0]))
             case wire.Fatal():
                 raise GuardError(f"the guard gave up at {message.step}: {os.strerror(message.error)}")
             case wire.Hello() | wire.Ready():

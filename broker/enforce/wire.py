@@ -20,10 +20,12 @@ from typing import assert_never
 from broker.errors import GuardError
 from broker.request.operation import FileAction
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_PACKET = 192 * 1024
 MAX_CALL_PACKET = 64 * 1024
 MAX_VIEWS = 8
+MAX_PORTS = 16
+MAX_PORT = 65535
 SCOPE_UNCHANGED = 0xFFFFFFFF
 
 
@@ -56,6 +58,7 @@ class NoteKind(IntEnum):
     CACHE_STATISTICS = 6
     PATH_UNREADABLE = 7
     INTERNAL = 8
+    NET_REFUSED = 9
 
 
 class FileOp(IntEnum):
@@ -271,6 +274,13 @@ class CallGone:
     call: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """Something inside connected to one of Setup.ports. The connected socket comes along; the guard keeps nothing of it."""
+
+    port: int
+
+
 GuardMessage = (
     Hello
     | Ready
@@ -289,6 +299,7 @@ GuardMessage = (
     | CallData
     | CallTaken
     | CallGone
+    | Connected
 )
 
 
@@ -305,7 +316,10 @@ class LandlockRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything that the guard must know before it starts anything. 0 as a limit: leave it alone."""
+    """Everything that the guard must know before it starts anything. 0 as a limit: leave it alone.
+
+    `ports` (at most 16, from 1,024 on, each once): where the guard listens on the sandbox's 127.0.0.1.
+    """
 
     flags: SetupFlag
     answer_timeout_ms: int
@@ -321,6 +335,7 @@ class Setup:
     selftest_exec: str = "/bin/true"
     selftest_write: str = ""
     views: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -624,6 +639,13 @@ def _call_gone(packet: bytes, number: int, _flags: int) -> CallGone:
     return CallGone(call=number)
 
 
+def _connected(packet: bytes, number: int, _flags: int) -> Connected:
+    _fixed(_NOTHING, packet)
+    if not 0 < number <= MAX_PORT:
+        raise MessageDamaged(f"port {number}")
+    return Connected(port=number)
+
+
 _DECODERS: dict[int, Callable[[bytes, int, int], GuardMessage]] = {
     1: _hello,
     2: _ready,
@@ -642,6 +664,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int], GuardMessage]] = {
     15: _call_data,
     16: _call_taken,
     17: _call_gone,
+    18: _connected,
 }
 
 
@@ -738,9 +761,17 @@ def _encode_setup(setup: Setup) -> bytes:
     last = _blob(setup.selftest_exec) + _blob(setup.selftest_write)
     if len(setup.views) > MAX_VIEWS:
         raise MessageUnsendable("setup", f"it has {len(setup.views)} views, more than {MAX_VIEWS}")
-    return (
-        _HEADER.pack(64, 0, 0) + numbers + rules + b"".join(map(_texts, lists)) + last + _texts(setup.views)
+    return b"".join(
+        (_HEADER.pack(64, 0, 0), numbers, rules, *map(_texts, lists), last, _texts(setup.views), _ports(setup.ports))
     )
+
+
+def _ports(ports: tuple[int, ...]) -> bytes:
+    if len(ports) > MAX_PORTS:
+        raise MessageUnsendable("setup", f"it has {len(ports)} ports, more than {MAX_PORTS}")
+    if len(set(ports)) < len(ports) or not all(0 < port <= MAX_PORT for port in ports):
+        raise MessageUnsendable("setup", f"its ports are {ports}, and each must be one of its own from 1 to {MAX_PORT}")
+    return _texts(map(str, ports))
 
 
 def _rule(rule: LandlockRule) -> bytes:

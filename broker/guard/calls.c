@@ -29,7 +29,6 @@ static uint64_t arrivals;
 static unsigned connected, open_calls;
 static uint32_t next_id;
 static int listener = -1;
-static bool link_full;
 
 int calls_listen(void) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -112,13 +111,6 @@ static void announce(void) {
     put_u32(first->spawn);
     put_u32(first->scope);
     message_send(-1);
-}
-
-/* Whether a packet for the broker would be taken at once. If not, its socket is polled before any client is read. */
-static bool link_has_room(void) {
-    struct pollfd on = {.fd = guard.socket, .events = POLLOUT};
-    link_full = poll(&on, 1, 0) != 1 || !(on.revents & POLLOUT);
-    return !link_full;
 }
 
 static void read_packet(struct call *c) {

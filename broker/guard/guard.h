@@ -10,6 +10,8 @@
  *   path.c      resolves a traced process's paths, as that process would
  *   tracee.c    reads a traced process's memory and refuses its calls
  *   calls.c     calls from inside: carries packets between a client and the broker, and judges nothing
+ *   ports.c     ports on the sandbox's loopback: whoever connects is handed to the broker
+ *   egress.c    labels for connections that have no way out
  *   client.c    the client itself: this same program, started as `broker`
  *   client_file.c  its verbs `file read` and `file write`, which need no call
  *   mounts.c    the copy-on-write workspace, for the engine that cannot make it
@@ -39,7 +41,7 @@
 #include <unistd.h>
 
 enum {
-    PROTOCOL = 2,
+    PROTOCOL = 3,
     MAX_PACKET = 192 * 1024,
     MAX_WORDS = 160 * 1024,     /* argv and the watched environment together; more is E2BIG */
     MAX_ENV = 1024 * 1024,      /* the whole environment */
@@ -47,6 +49,7 @@ enum {
     MAX_SHEBANG = 256,          /* BINPRM_BUF_SIZE */
     MAX_SHEBANG_DEPTH = 5,
     MAX_VIEWS = 8,
+    MAX_PORTS = 16,
     MAX_CALL_PACKET = 64 * 1024,
 };
 #define SCOPE_UNCHANGED 0xffffffffu
@@ -58,12 +61,12 @@ enum { ANSWER_CACHE = 1, ANSWER_WAIT = 2 };
 
 enum guard_message {
     HELLO = 1, READY, SPAWNED, SPAWN_FAILED, EXEC, FILE_CHANGE, EXITED, STOPPED, CONTINUED, NOTE, IDLE,
-    FATAL, EXECUTED, CALL, CALL_DATA, CALL_TAKEN, CALL_GONE,
+    FATAL, EXECUTED, CALL, CALL_DATA, CALL_TAKEN, CALL_GONE, CONNECTED,
 };
 enum broker_message { SETUP = 64, SPAWN, ANSWER, SIGNAL, KILL, SHUTDOWN, REPLY, CALL_NEXT, HANG_UP };
 enum note {
     NOTE_EXEC_RACE = 1, NOTE_EXEC_UNREADABLE, NOTE_EXEC_TOO_LARGE, NOTE_TASKS_LIMIT, NOTE_ANSWER_TIMEOUT,
-    NOTE_CACHE, NOTE_PATH_UNREADABLE, NOTE_INTERNAL,
+    NOTE_CACHE, NOTE_PATH_UNREADABLE, NOTE_INTERNAL, NOTE_NET_REFUSED,
 };
 
 /* message.c */
@@ -77,6 +80,8 @@ struct setup {
     struct strings rules; /* rights, path, rights, path … */
     struct strings roots, quiet, names, env, views;
     char *test_exec, *test_write;
+    uint16_t ports[MAX_PORTS];
+    uint32_t port_count;
 };
 struct spawn_request {
     uint32_t flags, scope, rows, columns;
@@ -106,6 +111,9 @@ void put_blob(const void *bytes, size_t size);
 void put_text(const char *text);
 void message_send(int descriptor); /* -1: none */
 void message_send_with(const int *descriptors, unsigned count);
+bool message_offer(int descriptor); /* false: the kernel lets no more descriptors be under way */
+extern bool link_full;              /* found when last looked */
+bool link_has_room(void);           /* whether a packet for the broker would be taken at once */
 void note(enum note kind, uint32_t pid, uint32_t spawn, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -215,6 +223,20 @@ void calls_connected(int fd);
 void calls_reply(uint32_t id, const uint8_t *data, size_t size);
 void calls_next(uint32_t id);
 void calls_hang_up(uint32_t id);
+
+/* ports.c */
+int ports_listen(const uint16_t *ports, uint32_t count); /* 0 or -errno */
+unsigned ports_watch(struct pollfd on[MAX_PORTS]);
+void ports_step(const struct pollfd on[MAX_PORTS]);
+
+/* egress.c */
+bool egress_is_attempt(uint64_t nr);
+void egress_attempt(struct task *t, uint64_t nr, const uint64_t args[6]);
+struct destination {
+    char text[64]; /* ADDRESS:PORT */
+    bool outside;
+};
+bool destination_read(const uint8_t *address, size_t size, struct destination *d); /* false: no internet address */
 
 /* client.c, client_file.c */
 int client_main(int argc, char **argv);

@@ -85,6 +85,7 @@ static void set_up(struct setup *given) {
     if (error) fatal("landlock", -error);
     /* After the confinement: Landlock lets a domain's processes connect to abstract sockets of their own domain only. */
     if (guard.setup.flags & SETUP_CALLS && (error = calls_listen())) fatal("calls", -error);
+    if ((error = ports_listen(guard.setup.ports, guard.setup.port_count))) fatal("port", -error);
     filter_build(guard.setup.flags & SETUP_FILES);
     int views[MAX_VIEWS];
     uint32_t count = guard.setup.views.n;
@@ -211,19 +212,20 @@ static void on_signals(int fd) {
 }
 
 static void __attribute__((noreturn)) loop(int signals) {
-    struct pollfd on[CALLS_POLLED] = {{.fd = guard.socket, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    struct pollfd on[CALLS_POLLED + MAX_PORTS] = {{.fd = guard.socket, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
     bool more = false;
     for (;;) {
         uint64_t next = process_next_deadline(), now = next ? now_ms() : 0;
         uint64_t left = next > now ? next - now : 0;
         int timeout = more || kept ? 0 : !next ? -1 : left > 60000 ? 60000 : (int)left;
-        unsigned count = calls_watch(on);
-        if (poll(on, count, timeout) < 0 && errno != EINTR) guard_exit(71);
+        unsigned calls = calls_watch(on), ports = ports_watch(on + calls);
+        if (poll(on, calls + ports, timeout) < 0 && errno != EINTR) guard_exit(71);
         if (on[1].revents) on_signals(signals);
         if (on[1].revents || more) more = reap();
         if (kept || on[0].revents & ~POLLOUT) receive();
         if (next) process_expire();
-        calls_step(on, count); /* last: nobody's answer waits for a call */
+        calls_step(on, calls); /* last: nobody's answer waits for a call */
+        ports_step(on + calls);
     }
 }
 

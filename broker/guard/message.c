@@ -94,6 +94,22 @@ static void free_list(struct strings *list) {
     free(list->v);
 }
 
+/* Decimal, as it is usually written, so that a port has one name only. */
+static void get_ports(struct reader *r, struct setup *s) {
+    struct strings texts = get_list(r);
+    if (texts.n > MAX_PORTS) r->bad = true;
+    for (uint32_t i = 0; !r->bad && i < texts.n; i++) {
+        char again[16];
+        unsigned long port = strtoul(texts.v[i], NULL, 10);
+        snprintf(again, sizeof again, "%lu", port & 0xffff);
+        if (!port || strcmp(texts.v[i], again)) r->bad = true;
+        for (uint32_t j = 0; j < i; j++)
+            if (s->ports[j] == port) r->bad = true;
+        s->ports[s->port_count++] = (uint16_t)port;
+    }
+    free_list(&texts);
+}
+
 static void get_setup(struct reader *r, struct setup *s) {
     s->flags = get_u32(r);
     s->timeout_ms = get_u32(r);
@@ -109,6 +125,7 @@ static void get_setup(struct reader *r, struct setup *s) {
     s->test_exec = get_text(r);
     s->test_write = get_text(r);
     s->views = get_list(r);
+    get_ports(r, s);
     if (!s->timeout_ms || s->flags & ~31u || s->views.n > MAX_VIEWS) r->bad = true;
     for (uint32_t i = 0; i < s->views.n; i++)
         if (s->views.v[i][0] != '/') r->bad = true;
@@ -207,7 +224,7 @@ void put_blob(const void *bytes, size_t size) {
 
 void put_text(const char *text) { put_blob(text, strlen(text)); }
 
-void message_send_with(const int *descriptors, unsigned count) {
+static ssize_t send_once(const int *descriptors, unsigned count) {
     struct iovec part = {.iov_base = packet, .iov_len = used};
     union {
         struct cmsghdr header;
@@ -222,15 +239,39 @@ void message_send_with(const int *descriptors, unsigned count) {
         control.header.cmsg_len = CMSG_LEN(count * sizeof(int));
         memcpy(CMSG_DATA(&control.header), descriptors, count * sizeof(int));
     }
+    return sendmsg(guard.socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void message_send_with(const int *descriptors, unsigned count) {
     /* While the broker does not read, whoever waits for an answer stays stopped. But what the broker sends meanwhile
      * is taken in: its reading thread may be the one that is sending, and the two would wait for each other. */
-    while (sendmsg(guard.socket, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    while (send_once(descriptors, count) < 0) {
         if (errno == EAGAIN) link_wait();
         else if (errno != EINTR) guard_exit(1); /* the broker is gone */
     }
 }
 
 void message_send(int descriptor) { message_send_with(&descriptor, descriptor >= 0); }
+
+/* How many descriptors may be under way is counted for each user of the host (RLIMIT_NOFILE, unix(7)): a process of
+ * another sandbox may have used them up, and must not end this one. */
+bool message_offer(int descriptor) {
+    while (send_once(&descriptor, 1) < 0) {
+        if (errno == ETOOMANYREFS) return false;
+        if (errno == EAGAIN) link_wait();
+        else if (errno != EINTR) guard_exit(1);
+    }
+    return true;
+}
+
+/* If there is none, the socket is polled before anything is read that would have to be passed on. */
+bool link_full;
+
+bool link_has_room(void) {
+    struct pollfd on = {.fd = guard.socket, .events = POLLOUT};
+    link_full = poll(&on, 1, 0) != 1 || !(on.revents & POLLOUT);
+    return !link_full;
+}
 
 void note(enum note kind, uint32_t pid, uint32_t spawn, const char *format, ...) {
     char text[512];

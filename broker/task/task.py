@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import socket
 import stat
 import threading
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from broker.decide.gate import decide_given
 from broker.decide.given import Given
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
-from broker.decide.wording import command_line
+from broker.decide.wording import command_line, shorten
 from broker.enforce import wire
 from broker.enforce.calls import CallEnded, CallLine, Desk
 from broker.enforce.mounts import is_below
@@ -144,6 +145,7 @@ class Task:
         self.below = DenialLog(journal, path)  # what was denied to its descendants
         self.end: Callable[[BrokerError], None] | None = None  # ends the sandbox, for a reason that the run fails with
         self.called: Callable[[CallLine], None] | None = None  # who answers a process of the sandbox that calls the broker
+        self.connected: Callable[[int, socket.socket], None] | None = None  # who takes connections to the guard's ports
         self.envelope = envelope
         self.context = context
         self.denials = DenialLog(journal, path)
@@ -320,6 +322,9 @@ class Task:
         """Record what the guard saw."""
         if isinstance(message, wire.Executed):
             return
+        if message.kind is wire.NoteKind.NET_REFUSED:
+            self.refuse("connect", _no_way_out(message.text))
+            return
         self._notes += 1
         if self._notes > NOTES_RECORDED and self._notes % NOTES_RECORDED:
             return
@@ -338,6 +343,13 @@ class Task:
     def call_came(self, line: CallLine) -> None:
         """Have a call from inside served on a thread of its own."""
         self._desk.serve(line, self.called if self.called is not None else _nobody_answers)
+
+    def connection_came(self, port: int, connection: socket.socket) -> None:
+        """Pass a connection to one of the guard's ports on to whoever serves them."""
+        if self.connected is None:
+            connection.close()
+        else:
+            self.connected(port, connection)
 
     # The rest
 
@@ -434,6 +446,16 @@ def _nobody_answers(line: CallLine) -> None:
     with contextlib.suppress(CallEnded):
         line.write(b"broker: this task takes no calls\n", stderr=True)
         line.exit(69)
+
+
+def _no_way_out(attempt: str) -> Deny:
+    """Return the denial of what the guard says about an attempt to connect: `PROGRAM ADDRESS:PORT tcp|udp`."""
+    program, address, _ = attempt.rsplit(" ", 2)
+    return Deny(
+        what=f"connect to {address} ({shorten(program)})", effects=frozenset({Risk.NETWORK_EGRESS}), layer=Layer.KERNEL,
+        rule="net.refused", reason="The task has no network: there is no way from its loopback to anywhere else.",
+        hint="Do without it; only the operator can open a way out (gateways, network.hosts in the profile).",
+    )  # fmt: skip
 
 
 def _note(denial: Deny) -> str:
