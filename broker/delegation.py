@@ -23,6 +23,7 @@ from broker.decide.wording import command_line, shorten
 from broker.enforce.attach import Source
 from broker.errors import BrokerError, JournalError, ProfileError
 from broker.record import event
+from broker.record.recorded import profile_data, wish_data
 from broker.request.delegation import RequestRefused, TaskRequest
 from broker.request.operation import Delegation
 from broker.stage import Plot, Stage
@@ -217,6 +218,7 @@ def _record(stage: Stage, request: TaskRequest, denial: Deny | None, node: Node 
     if node is not None:
         fields |= {"verdict": "allow", "layer": "profile", "rule": "delegate.child", "child": node.path}
         fields |= _facts(node, request)
+        fields |= {"selected": profile_data(stage.run.profiles(request.profile)), "wish": wish_data(wish_of(request))}
     stage.run.journal.append(event.DELEGATION_DECIDED, task=stage.task.path, **fields)
 
 

@@ -30,6 +30,7 @@ from broker.errors import BrokerError, UsageError
 from broker.record import event
 from broker.record.journal import Journal
 from broker.record.log import diagnose
+from broker.record.recorded import profile_data
 from broker.task.changes import Judged
 from broker.task.task import Task
 from broker.task.tree import Node, Tree
@@ -192,7 +193,7 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
             event.TASK_CREATED, task=path, profile=envelope.profile.name, digest=envelope.profile.digest,
             trust=envelope.effective_trust.label, max_risk=envelope.profile.max_risk, effects=envelope.effects,
             context=confined.context, protected=workspace.protected, masked=workspace.masked, limits=confined.plan.limits,
-            notes=workspace.notes, label=plot.node.label,
+            notes=workspace.notes, label=plot.node.label, envelope=profile_data(envelope.profile),
         )  # fmt: skip
         began = time.monotonic()
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)

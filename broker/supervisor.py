@@ -37,7 +37,7 @@ from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process
 from broker.enforce.workspace import broker_itself, keep_out, survey
 from broker.errors import BrokerError, JournalError, UsageError
-from broker.record import event
+from broker.record import event, trace
 from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.run_files import state_dir
@@ -123,6 +123,7 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
             event.RUN_STARTED, command=request.argv, profile=request.profile.name, digest=request.profile.digest,
             source=request.profile.source, max_risk=request.profile.max_risk, workspace=workspace.path,
             engine=engine.name, engine_why=why, trust=request.trust.label, broker_pid=os.getpid(), user=os.getuid(),
+            **trace.parent(os.environ),
         )  # fmt: skip
         try:
             _sweep(here)

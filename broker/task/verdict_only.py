@@ -35,6 +35,7 @@ def judge_only(
     from broker.record import event
     from broker.record.denials import DenialLog
     from broker.record.journal import Journal
+    from broker.record.recorded import profile_data
     from broker.record.run_files import state_dir
 
     denial = nobody_to_ask(operation, verdict) if isinstance(verdict, Ask) else verdict
@@ -43,6 +44,7 @@ def judge_only(
         journal.append(
             event.RUN_STARTED, command=argv, profile=profile.name, digest=profile.digest, max_risk=profile.max_risk,
             workspace=workspace, trust=trust.label, broker_pid=os.getpid(), user=os.getuid(), verb="exec",
+            context=context, envelope=profile_data(profile),
         )  # fmt: skip
         journal.append(event.EXEC_DECIDED, task=event.ROOT, **event.decided(operation, assessment, verdict))
         log = DenialLog(journal)

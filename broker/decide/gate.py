@@ -1,0 +1,58 @@
+"""Step 3: the verdict as it is asked for: at the gate or not, within a grant, on a copy-on-write view or on real files.
+
+In: an operation, its assessment, the task's envelope and context, and what else was known (Given). Out: a verdict. Pure. All
+that a verdict hangs on is a value here, and each of these values is recorded with it: so the same verdict can be reached again
+years later, and another one asked for (broker/record/replay.py).
+"""
+
+from __future__ import annotations
+
+from broker.classify import classify
+from broker.classify.context import Context
+from broker.classify.risk import Assessment, Risk
+from broker.decide.decide import decide
+from broker.decide.deferral import starts_by_deferral
+from broker.decide.envelope import Envelope
+from broker.decide.given import NOTHING, Given
+from broker.decide.verdict import Allow, Deny, Layer, Verdict
+from broker.request.operation import FileAction, FileChange, Operation
+
+# What landing can judge as well: it finds a content, or a folder.
+_LANDING_JUDGES = frozenset({
+    FileAction.WRITE, FileAction.TRUNCATE, FileAction.RENAME, FileAction.LINK, FileAction.MODE, FileAction.TIMES,
+    FileAction.DELETE, FileAction.MKDIR,
+})  # fmt: skip
+
+
+def decide_given(
+    operation: Operation, assessment: Assessment, envelope: Envelope, context: Context, given: Given = NOTHING
+) -> Verdict:
+    """Decide whether an operation may go ahead, with all that is known where it is asked."""
+    verdict = decide(operation, assessment, envelope, context, scope=given.scope, digest=given.sha256 or None)
+    if not given.gate or not isinstance(verdict, Deny):
+        return verdict
+    if (deferred := starts_by_deferral(operation, assessment, envelope, context, scope=given.scope)) is not None:
+        return deferred
+    return _left_to_landing(operation, envelope, context, given) or verdict
+
+
+def _left_to_landing(operation: Operation, envelope: Envelope, context: Context, given: Given) -> Allow | None:
+    """Allow a change to a copy-on-write file that landing can judge better than its path can.
+
+    That is: where the content decides, a folder (what comes into it is judged), and a deletion of what the task
+    made itself. Nothing real is touched before landing, which looks at every file again.
+    """
+    if not given.layered or not isinstance(operation, FileChange) or operation.action not in _LANDING_JUDGES:
+        return None
+    from broker.classify.contents import looks_into
+
+    for path in filter(None, (operation.path, operation.other)):
+        if operation.action in (FileAction.MKDIR, FileAction.DELETE) or looks_into(path, context):
+            if operation.action is FileAction.DELETE and given.real:
+                return None
+            continue
+        plain = FileChange(action=FileAction.WRITE, path=path, landing=True)
+        answer = decide(plain, classify(plain, context), envelope, context, scope=given.scope)
+        if not isinstance(answer, Allow):
+            return None
+    return Allow(layer=Layer.LANDING, rule="landing.decides", effects=frozenset({Risk.LOCAL_WRITE}))

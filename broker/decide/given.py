@@ -1,0 +1,26 @@
+"""Step 3: what was known of one question besides the operation, the context and the envelope. A value, recorded with the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.decide.verdict import Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What was known of one question besides the operation, the context and the envelope.
+
+    `gate`: what a shell starts will be asked about again, one by one (deferral.py), and what is written to a file whose content
+    decides is looked at when it lands. `scope`: the grant that the asking process lives in. `sha256`: of the program's file, where
+    an entry pins one. `layered`: the change goes to a copy-on-write layer. `real`: what is deleted is there in the real workspace.
+    """
+
+    gate: bool = False
+    scope: Grant | None = None
+    sha256: str = ""
+    layered: bool = False
+    real: bool = False
+
+
+NOTHING = Given()
