@@ -260,6 +260,7 @@ static void on_call(struct task *t) {
     if (!tracee_syscall(t->tid, &nr, args)) return tracee_refuse(t->tid, ENOSYS);
     if (nr == SYS_execve || nr == SYS_execveat) return gate_exec(t, nr, args);
     if (guard.setup.flags & SETUP_FILES && files_is_change(nr)) return files_change(t, nr, args);
+    if (egress_is_attempt(nr)) return egress_attempt(t, nr, args);
     tracee_refuse(t->tid, ENOSYS); /* what the call would return without a tracer */
 }
 
