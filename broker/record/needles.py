@@ -17,7 +17,11 @@ NEEDLES = (
 )  # fmt: skip
 
 _REMEMBERED, _REMEMBERED_LENGTH = 4096, 256
-_NUMBERS = frozenset({int, float, bool, type(None)})
+_HOLD = frozenset({dict, list, tuple})
+# Fields that hold words of ours only, wherever they stand.
+OURS = frozenset((
+    "run", "task", "type", "time", "classifier", "tables", "digest", "sha256", "rule", "class", "layer", "kind", "effects", "refused", "verdict",
+))  # fmt: skip
 _clean: set[str] = set()  # short texts that hold no needle
 
 
@@ -37,15 +41,19 @@ def may_hold(text: str) -> bool:
 
 def may_hold_any(value: Any) -> bool:
     """The same for what an event holds. Most of its texts come again and again: those are looked at once."""
-    if isinstance(value, str):
-        return value not in _clean and may_hold(value)
+    # Loops, not any(): it is half the time, and every event pays it.
     if isinstance(value, dict):
-        return may_hold_any(list(value)) or may_hold_any(list(value.values()))
-    if isinstance(value, (list, tuple)):
-        for item in value:  # a loop, not any(): it is half the time, and every event pays it
-            if type(item) is str:
-                if item not in _clean and may_hold(item):
-                    return True
-            elif type(item) not in _NUMBERS and may_hold_any(item):
+        for name, item in value.items():
+            if name in OURS:
+                continue
+            if name not in _clean and may_hold(name):
                 return True
-    return False
+            if item not in _clean and may_hold(item) if type(item) is str else type(item) in _HOLD and may_hold_any(item):
+                return True
+        return False
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            if item not in _clean and may_hold(item) if type(item) is str else type(item) in _HOLD and may_hold_any(item):
+                return True
+        return False
+    return isinstance(value, str) and may_hold(value)

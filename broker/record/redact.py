@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from broker.record.needles import may_hold
+from broker.record.needles import OURS, may_hold
 from broker.record.redact_rules import (
     ASK_FOR_PASSWORD,
     FLAGS,
@@ -34,15 +34,12 @@ from broker.sha256 import sha256
 MARK = re.compile(r"redacted[ -]sha256-[0-9a-f]{12}-[0-9]+")
 _NOT_YET = rf"(?!['\"]?{MARK.pattern}(?![\w-]))"
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "*", "-"})
-_OURS = frozenset({"run", "task", "type", "time", "classifier", "tables", "digest", "sha256", "rule", "class", "layer", "kind"})
 _UNQUOTE = re.compile(r"\\(.)|['\"]")
 # After these a word is a text that a shell reads: what looks like one variable may be a whole program.
 _TAKES_TEXT = re.compile(r"-[A-Za-z]*c|-S|--split-string|--command|-e|--eval|eval")
 _SETS_VARIABLE = re.compile(r"-e|--env|env|export|--build-arg")
 _SENTENCES = frozenset({"text", "reason", "hint", "error"})  # ours, and they may quote a word
 _TELLING = 6  # a shorter secret cannot be told from other text
-# By its looks alone a value of these is one. With the other rules it is the name that says so, and the name can lie.
-_SURE = frozenset(rule.id for rule in RULES if rule.sure)
 _TRIED = 8  # values that a command's class may hang on, looked at one by one
 # Where a name says that a value is secret, the value can be the name of the file that holds it.
 _NAMED = frozenset({"option", "variable", "field"})
@@ -56,22 +53,21 @@ _PATH = re.compile(
 class Found:
     """What was found in one event: the ids of the rules, each secret that is long enough to be told from other text.
 
-    `named`: what is a secret only because of a name beside it. `spared`: values of those that stay.
+    `seen`: all that look like one. `spared`: values of those that stay.
     """
 
     rules: set[str] = field(default_factory=set)
     secrets: dict[str, str] = field(default_factory=dict)
-    named: dict[str, None] = field(default_factory=dict)
+    seen: dict[str, None] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
 
     def mark(self, secret: str, rule: str) -> str:
         """Return what is written in a secret's place; what is none stays."""
         if secret.lower() in _HARMLESS or MARK.fullmatch(secret) or (rule in _NAMED and _PATH.match(secret)):
             return secret
-        if rule not in _SURE:
-            self.named[secret] = None
-            if secret in self.spared:
-                return secret
+        self.seen[secret] = None
+        if secret in self.spared:
+            return secret
         self.rules.add(rule)
         told = mark(secret)
         if len(secret) >= _TELLING:
@@ -93,7 +89,7 @@ def redact(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return an event's fields without secrets, and the ids of the rules that found some."""
     found = Found()
     told = _mapping(fields, found)
-    if found.named and "operation" in fields:
+    if found.seen and "operation" in fields:
         told, found = _as_it_was_judged(fields, told, found)
     if found.secrets:
         told = {name: item if name == "operation" else _elsewhere(name, item, found.secrets) for name, item in told.items()}
@@ -107,8 +103,8 @@ def _as_it_was_judged(
     before = _judged(fields["operation"])
     if before is None or _judged(told["operation"]) == before:
         return told, found
-    spared = frozenset(found.named)
-    for value in list(found.named)[:_TRIED]:
+    spared = frozenset(found.seen)
+    for value in list(found.seen)[:_TRIED]:
         attempt = Found(spared=spared - {value})
         if _judged(_value(fields["operation"], attempt)) == before:
             spared = attempt.spared
@@ -177,7 +173,7 @@ def _value(value: Any, found: Found) -> Any:
 
 
 def _mapping(fields: Mapping[str, Any], found: Found) -> dict[str, Any]:
-    return {name: item if name in _OURS else _field(name, item, found) for name, item in fields.items()}
+    return {name: item if name in OURS else _field(name, item, found) for name, item in fields.items()}
 
 
 def _field(name: str, item: Any, found: Found) -> Any:
@@ -345,7 +341,7 @@ def _programs() -> dict[str, tuple[Flag, ...]]:
 @lru_cache(maxsize=1)
 def _program_words() -> re.Pattern[str]:
     names = "|".join(sorted(map(re.escape, _programs()), key=len, reverse=True))
-    return re.compile(rf"(?<![^\s/;|&('\"`])({names})(?=[ \t])")
+    return re.compile(rf"(?<![^\s;|&('\"`])(?:[\w./][\w./-]*/|/)?({names})(?=[ \t])")
 
 
 @lru_cache(maxsize=64)

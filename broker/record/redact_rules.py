@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One shape. `example` is a text, and `left` what is left of it, with … for the secret. `sure`: nothing else looks so."""
+    """One shape. `example` is a text, and `left` what is left of it, with … for the secret."""
 
     id: str
     what: str
     pattern: str
     example: str
     left: str
-    sure: bool = False
 
 
 # A literal of a shell text. What is expanded (`$X`) is none, and no secret. In quotes (those of a text within a text
@@ -55,46 +54,46 @@ RULES = (
         pattern=r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----\s*+"
         r"(?P<secret>(?:[A-Za-z0-9+/=:,]|-(?!----)|[\s\\](?!\s*-----))++(?=\s*-----END)|[A-Za-z0-9+/=]{16,})",
         example="-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----",
-        left="-----BEGIN PRIVATE KEY-----\n…\n-----END PRIVATE KEY-----", sure=True,
+        left="-----BEGIN PRIVATE KEY-----\n…\n-----END PRIVATE KEY-----",
     ),
     Rule(
         id="github-token", what="GitHub tokens", pattern=rf"{_ALONE}(?:gh[pousr]_|github_pat_)(?P<secret>\w{{20,}})",
-        example="ghp_16C7e42F292c6912E7710c838347Ae178B4a", left="ghp_…", sure=True,
+        example="ghp_16C7e42F292c6912E7710c838347Ae178B4a", left="ghp_…",
     ),
     Rule(
         id="gitlab-token", what="GitLab tokens",
         pattern=rf"{_ALONE}gl(?:pat|dt|rt|ptt|cbt|soat)-(?P<secret>[\w-]{{20,}})",
-        example="glpat-3kHs9vQ2mZ7xW1nB5tYc", left="glpat-…", sure=True,
+        example="glpat-3kHs9vQ2mZ7xW1nB5tYc", left="glpat-…",
     ),
     Rule(
         id="sk-token", what="OpenAI, Anthropic and other keys that begin with sk-",
         pattern=rf"{_ALONE}sk-(?=[\w-]{{0,64}}\d)(?P<secret>[\w-]{{16,}})",
-        example="sk-proj-4fH2kQ9vLx7ZtB1n", left="sk-…", sure=True,
+        example="sk-proj-4fH2kQ9vLx7ZtB1n", left="sk-…",
     ),
     Rule(
         id="stripe-key", what="Stripe keys", pattern=rf"{_ALONE}[prs]k_(?:live|test)_(?P<secret>\w{{10,}})",
-        example="sk_live_4eC39HqLyjWDarjtT1", left="sk_live_…", sure=True,
+        example="sk_live_4eC39HqLyjWDarjtT1", left="sk_live_…",
     ),
     Rule(
         id="aws-key", what="AWS access key ids", pattern=rf"{_ALONE}A(?:KIA|SIA|ROA|IDA)(?P<secret>[A-Z0-9]{{16}})(?![A-Za-z0-9])",
-        example="AKIAIOSFODNN7EXAMPLE", left="AKIA…", sure=True,
+        example="AKIAIOSFODNN7EXAMPLE", left="AKIA…",
     ),
     Rule(
         id="slack-token", what="Slack tokens", pattern=rf"{_ALONE}xox[abeoprs]-(?P<secret>[\w-]{{10,}})",
-        example="xoxb-2048-1337-abcdef", left="xoxb-…", sure=True,
+        example="xoxb-2048-1337-abcdef", left="xoxb-…",
     ),
     Rule(
         id="google-key", what="Google keys and tokens", pattern=rf"{_ALONE}(?:AIza|ya29\.)(?P<secret>[\w-]{{30,}})",
-        example="AIzaSyD4kQ9vLx7ZtB1nH2f5gJ8mP0rS3uW6yA1", left="AIza…", sure=True,
+        example="AIzaSyD4kQ9vLx7ZtB1nH2f5gJ8mP0rS3uW6yA1", left="AIza…",
     ),
     Rule(
         id="registry-token", what="tokens of npm, PyPI, Hugging Face, Docker Hub and SendGrid",
         pattern=rf"{_ALONE}(?:npm_|pypi-|hf_|dckr_pat_|SG\.)(?P<secret>[\w-]{{20,}}(?:\.[\w-]+)*)",
-        example="npm_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z", left="npm_…", sure=True,
+        example="npm_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z", left="npm_…",
     ),
     Rule(
         id="jwt", what="JSON Web Tokens", pattern=rf"{_ALONE}eyJ(?P<secret>[\w-]{{8,}}\.[\w-]{{4,}}\.[\w-]*)",
-        example="eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN", left="eyJ…", sure=True,
+        example="eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN", left="eyJ…",
     ),
     Rule(
         id="authorization", what="an Authorization header, and any bearer token",
@@ -111,7 +110,7 @@ RULES = (
     Rule(
         id="url-password", what="a password in an address",
         pattern=r"(?<![A-Za-z0-9+.-])[a-z][a-z0-9+.-]{1,31}://[^\s/:@'\"$`]*:(?P<secret>[^\s/@'\"$`\\;|&<>()]++)(?=@)",
-        example="postgres://app:hunter2@db.example/app", left="postgres://app:…@db.example/app", sure=True,
+        example="postgres://app:hunter2@db.example/app", left="postgres://app:…@db.example/app",
     ),
     Rule(
         id="option", what="the value of an option whose name says so",

@@ -184,7 +184,8 @@ def test_no_text_is_redacted_twice_and_none_is_passed_over_by_the_quick_look(tex
     told = redact._flags_in_text(redact._shapes(text, found), found)
 
     assert may_hold(text) or told == text
-    assert redact_text(told) == told or not found.rules
+    # What follows a key's first line is its body, a mark included, where a key has no end.
+    assert redact_text(told) == told or "BEGIN" in text
 
 
 def _recorded(operation: Operation) -> dict[str, Any]:
