@@ -31,7 +31,7 @@ class Server:
     def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
         self._waiting: dict[str, SimpleQueue[dict[str, Any] | None]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._closing = threading.Lock(), threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -77,14 +77,15 @@ class Server:
         return came
 
     def close(self) -> int:
-        """End it as a client does: by the end of its input."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        code = self.process.wait(60)
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        """End it as a client does: by the end of its input. May be called twice."""
+        with self._closing:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            code = self.process.wait(60)
+            self._reader.join()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            return code
 
 
 class Front(ThreadingHTTPServer):
@@ -96,6 +97,7 @@ class Front(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.words, self.environment = words, environment if environment is not None else dict(os.environ)
         self.servers: dict[str, Server] = {}
+        self._made: list[Server] = []
         self._making = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -108,15 +110,19 @@ class Front(ThreadingHTTPServer):
         with self._making:
             if session == "" and session not in self.servers:
                 # Its first request says which revision a connection speaks.
-                self.servers[session] = Server(self.words, self.environment)
-                self.servers[session].ask(DISCOVER)
+                self._make(session).ask(DISCOVER)
             return self.servers.get(session)
 
     def begin(self) -> str:
         session = uuid.uuid4().hex
         with self._making:
-            self.servers[session] = Server(self.words, self.environment)
+            self._make(session)
         return session
+
+    def _make(self, session: str) -> Server:
+        server = self.servers[session] = Server(self.words, self.environment)
+        self._made.append(server)
+        return server
 
     def end(self, session: str) -> None:
         with self._making:
@@ -128,7 +134,7 @@ class Front(ThreadingHTTPServer):
         """End everything. Returns the exit codes of the servers."""
         self.shutdown()
         self.server_close()
-        return [server.close() for server in self.servers.values()]
+        return [server.close() for server in self._made]  # also those that a request is just ending
 
 
 class _Handler(BaseHTTPRequestHandler):
