@@ -1,4 +1,4 @@
-"""Step 4: what a task uses, looked at from outside with psutil; and proof that nothing of it survives."""
+"""Step 4: what a task uses, looked at from outside (/proc); and proof that nothing of it survives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from broker.enforce.layer import folder_size
 
@@ -102,8 +101,8 @@ class UsageWatch:
         self._notify = notify
         self._stop = threading.Event()
         self._started = time.monotonic()
-        self._cpu: dict[tuple[int, float], float] = {}
-        self._io: dict[tuple[int, float], tuple[int, int]] = {}
+        self._cpu: dict[tuple[int, int], float] = {}
+        self._io: dict[tuple[int, int], tuple[int, int]] = {}
         self._thread = threading.Thread(target=self._run, name="usage-watch", daemon=True)
 
     def start(self) -> None:
@@ -122,33 +121,19 @@ class UsageWatch:
 
     def _run(self) -> None:
         interval = WATCH_INTERVAL if self._cap else INTERVAL
-        if self._stop.wait(FIRST_LOOK):
-            return
-        import psutil
+        wait = FIRST_LOOK
+        while not self._stop.wait(wait) and os.path.exists(f"/proc/{self._init_pid}"):
+            self._look()
+            wait = interval
 
-        while True:
-            try:
-                self._look(psutil)
-            except psutil.NoSuchProcess:
-                return
-            if self._stop.wait(interval):
-                return
-
-    def _look(self, psutil: Any) -> None:  # a module, imported late
+    def _look(self) -> None:
         memory = count = 0
-        for pid in processes_below(self._init_pid):
-            try:
-                process = psutil.Process(pid)
-                with process.oneshot():
-                    key = (process.pid, process.create_time())
-                    times = process.cpu_times()
-                    memory += process.memory_info().rss
-                    self._cpu[key] = times.user + times.system
-                    count += 1
-                    io = process.io_counters()
-                    self._io[key] = (io.read_bytes, io.write_bytes)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
+        for one in _processes.below(self._init_pid):
+            self._cpu[one.pid, one.start] = one.cpu_seconds
+            memory += one.memory
+            count += 1
+            if (io := _io_of(one.pid)) is not None:
+                self._io[one.pid, one.start] = io
         usage = self.usage
         usage.samples += 1
         usage.peak_memory = max(usage.peak_memory, memory)
@@ -165,55 +150,77 @@ class UsageWatch:
             self._notify()
 
 
-class _Parents:
-    """Who is whose child, of all processes: looked at by one watch for all that look within a moment.
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What /proc/PID/stat says of a process: ticks since boot, seconds, bytes."""
+
+    pid: int
+    parent: int
+    start: int
+    cpu_seconds: float
+    memory: int
+
+
+class _Processes:
+    """All processes, looked at by one watch for all that look within a moment.
 
     A run may have a hundred tasks, and to read the whole of /proc for each of them costs more than they do.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._children: dict[int, list[int]] = {}
+        self._children: dict[int, list[_Process]] = {}
         self._at = 0.0
 
-    def below(self, pid: int) -> list[int]:
+    def below(self, pid: int) -> list[_Process]:
+        """Return the descendants of a process, as they were at most FRESH seconds ago."""
         with self._lock:
             if time.monotonic() - self._at > FRESH:
-                self._children = _children()
+                self._children = _by_parent()
                 self._at = time.monotonic()
             children = self._children
-        found: list[int] = []
+        found: list[_Process] = []
         pending = [pid]
         while pending:
-            below = children.get(pending.pop(), [])
+            below = children.get(pending.pop(), ())
             found += below
-            pending += below
+            pending += [one.pid for one in below]
         return found
 
 
-_parents = _Parents()
+_processes = _Processes()
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def processes_below(pid: int) -> list[int]:
-    """Return the descendants of a process, as they were at most FRESH seconds ago. Raises psutil.NoSuchProcess."""
-    if not os.path.exists(f"/proc/{pid}"):
-        import psutil
-
-        raise psutil.NoSuchProcess(pid)
-    return _parents.below(pid)
-
-
-def _children() -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
+def _by_parent() -> dict[int, list[_Process]]:
+    children: dict[int, list[_Process]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", "rb", buffering=0) as file:
-                    text = file.read(512)
-            except OSError:
-                continue
-            children.setdefault(int(text.rpartition(b")")[2].split(None, 2)[1]), []).append(int(entry))
+        if entry.isdigit() and (one := _process(int(entry))) is not None:
+            children.setdefault(one.parent, []).append(one)
     return children
+
+
+def _process(pid: int) -> _Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(1024)
+    except OSError:
+        return None
+    fields = text.rpartition(b")")[2].split()  # proc(5), from field 3 on: a name may hold anything, a parenthesis too
+    return _Process(
+        pid, int(fields[1]), int(fields[19]), (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE
+    )
+
+
+def _io_of(pid: int) -> tuple[int, int] | None:
+    """Return the bytes that a process has read from and written to disks; None where it is gone, or we may not know."""
+    try:
+        with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
+            fields = dict(line.split(b": ") for line in file.read(512).splitlines())
+        return int(fields[b"read_bytes"]), int(fields[b"write_bytes"])
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def pid_namespace(pid: int) -> int:
