@@ -255,6 +255,8 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
             _end(stage)
             streams.drain(DRAIN_SECONDS if ending.ours else None, signals)
             ending.output_lost = "; ".join(streams.problems)
+    if process.exited is None and not ending.ours:
+        ending.stopped = plot.node.stopped
     if process.exited is not None:
         cpu = (process.exited.user_us + process.exited.system_us) / 1e6
         watched.usage.cpu_seconds = max(watched.usage.cpu_seconds, cpu)
@@ -317,7 +319,12 @@ def _watched(stage: Stage) -> Iterator[_Watched]:
         quota = usage.Quota(str(stage.layer.folder), plot.envelope.profile.sandbox.layer_size)
     watch = usage.UsageWatch(sandbox.container.init_pid, watched_cap, wake, quota, seen)
     watched = _Watched(wake_read, OutputBudget(limits.output, wake), lambda: node.stopped or watch.exceeded)
-    tree.running(node, lambda _reason: wake())
+
+    def stop(_reason: str) -> None:
+        sandbox.cut()  # by whoever ends a part of the tree: a hundred tasks must not wait for a turn to be ended
+        wake()
+
+    tree.running(node, stop)
     watch.start()
     try:
         yield watched
