@@ -34,6 +34,7 @@ from broker.task.tree import Node
 
 REFUSED = 77
 TASK_FILE = "task.json"
+LEAST = {"memory": 8 << 20, "cpus": 0.01}  # bytes, processors: engines refuse less
 
 
 @dataclass(slots=True)
@@ -182,6 +183,8 @@ def wish_of(request: TaskRequest) -> Wish:
                 limits[name] = int(value)
             if not 0 < limits[name] < 1 << 60:
                 raise ValueError("it must be above nothing, and below everything")
+            if limits[name] < LEAST.get(name, 0):
+                raise ValueError(f"nothing starts in so little. Write {LEAST[name]} or more")
         except (ValueError, OverflowError, TypeError) as error:
             raise RequestRefused(f"limits.{name}", str(error)) from None
     for tool in request.tools_disabled:

@@ -17,6 +17,7 @@ from broker.decide.gateway import environment_for, ports_for
 from broker.decide.profile import Profile
 from broker.enforce import wire
 from broker.enforce.engine import Bind, Limits, Overlay, Plan, Tmpfs
+from broker.enforce.limits import LEAST_MEMORY
 from broker.enforce.mounts import is_below
 from broker.enforce.runtime import runtime_bases
 from broker.enforce.workspace import Workspace
@@ -75,6 +76,8 @@ def _plan(
     profile: Profile, workspace: Workspace, task: str, run_dir: str, overlays: tuple[Overlay, ...]
 ) -> Plan:
     wishes = profile.sandbox
+    if wishes.memory is not None and wishes.memory < LEAST_MEMORY:
+        raise UsageError(f"profile {profile.name} gives {wishes.memory} bytes of memory: nothing starts in so little. Give it 16M or more")
     for path in wishes.read_only:
         if not os.path.exists(path):
             raise UsageError(f"profile {profile.name} shows {path}, which does not exist")

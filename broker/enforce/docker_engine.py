@@ -410,6 +410,9 @@ def _loopback_has_ipv6() -> dict[str, str]:
     return {"net.ipv6.conf.all.disable_ipv6": "0"} if there else {}
 
 
+LEAST_NANO_CPUS = 10_000_000  # what an engine takes; 0 is no limit at all
+
+
 def _limits(plan: Plan) -> dict[str, Any]:
     limits = plan.limits
     # Only what lowers. The descriptor limit may lie above what the engine itself has, and raising it needs
@@ -422,7 +425,7 @@ def _limits(plan: Plan) -> dict[str, Any]:
         # The same number for both: no swap beyond the limit.
         wanted |= {"Memory": limits.memory, "MemorySwap": limits.memory}
     if limits.cpus is not None:
-        wanted["NanoCpus"] = int(limits.cpus * 1e9)
+        wanted["NanoCpus"] = max(LEAST_NANO_CPUS, int(limits.cpus * 1e9))
     if limits.pids is not None:
         wanted["PidsLimit"] = limits.pids + 1  # the guard is not one of the task's own
     return wanted

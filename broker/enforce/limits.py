@@ -20,6 +20,9 @@ from broker.enforce.runtime import OwnerMark
 ROOT = Path("/sys/fs/cgroup")
 FOLDER = "broker"
 PERIOD_US = 100_000
+LEAST_QUOTA_US, MOST_CPUS, MOST_PIDS = 1_000, 1_000, 1 << 22  # what the kernel takes: one number too far, and no limit is set
+# The thread that starts bubblewrap is inside for that moment. With less than it needs it would wait there for ever.
+LEAST_MEMORY = 1 << 20
 
 
 class Cgroup:
@@ -38,9 +41,13 @@ class Cgroup:
         unified = (ROOT / "cgroup.controllers").exists()
         try:
             folders = _make_v2(name) if unified else _make_v1(name)
-            group = cls(folders, unified=unified)
+        except OSError:
+            return None
+        group = cls(folders, unified=unified)
+        try:
             group._write_limits(limits)
         except OSError:
+            group.remove()
             return None
         return group
 
@@ -53,9 +60,9 @@ class Cgroup:
                 swap = ("memory.swap.max", "0") if v2 else ("memory.memsw.limit_in_bytes", str(limits.memory))
                 _write(memory / swap[0], swap[1])
         if limits.pids is not None:
-            _write(self._folders["pids"] / "pids.max", str(limits.pids + 3))  # the guard and bubblewrap's own are among them
+            _write(self._folders["pids"] / "pids.max", str(min(limits.pids + 3, MOST_PIDS)))  # the guard and bubblewrap's own are among them
         if limits.cpus is not None:
-            quota = int(limits.cpus * PERIOD_US)
+            quota = max(LEAST_QUOTA_US, int(min(limits.cpus, MOST_CPUS) * PERIOD_US))
             cpu = self._folders["cpu"]
             if v2:
                 _write(cpu / "cpu.max", f"{quota} {PERIOD_US}")
