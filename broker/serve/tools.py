@@ -101,7 +101,7 @@ class Tools:
             result = answer.as_dict() if isinstance(answer, Problem) else {"code": "ok", **answer}
             self._record(tool, args, result["code"], time.monotonic() - began)
         except JournalError as error:
-            self.here.cannot_record(error)
+            self.here.stage.fail(error)  # what cannot be recorded must not go on
             raise
         finally:
             self._leave(call)

@@ -21,7 +21,7 @@ from broker.delegation import ceiling_of
 from broker.enforce import confinement
 from broker.enforce.attach import OutputBudget, Sink, Source, Streams
 from broker.enforce.sandbox import Command, Process
-from broker.errors import GuardError, JournalError
+from broker.errors import GuardError
 from broker.record import event
 from broker.record.denials import DenialRow
 from broker.request.operation import Operation
@@ -125,11 +125,6 @@ class Workplace:
         facts = {**shown, "ceiling": ceiling_of(self.stage.plot.envelope).label}
         return Problem(code="denied", message=row["reason"], facts=facts)
 
-    def cannot_record(self, error: JournalError) -> None:
-        """End the task: what cannot be recorded must not go on, as when the gate cannot record."""
-        self.stage.sandbox.failure = error
-        self.stage.sandbox.kill()
-
     def denied_since(self) -> Callable[[], list[DenialRow]]:
         """Return what says which denials came since now, in this task and below it; counts are of that time."""
         before = {_key(row): row["count"] for row in self._rows()}
@@ -186,14 +181,14 @@ def run_inside(
 
 
 def _ended(process: Process, call: Call, *, in_time: bool, seconds: float, left_running: bool) -> Ended | Problem:
-    if process.failed is not None:
-        code = "not_found" if process.failed.error == errno.ENOENT else "failed"
-        why = os.strerror(process.failed.error)
-        return Problem(code=code, message=f"the command could not start ({process.failed.step}): {why}")
     if call.cancelled.is_set():
         return Problem(code="cancelled", message="the call was cancelled, and what it ran was ended")
     if not in_time:
         return Problem(code="timeout", message="the time limit was reached, and what it ran was ended", facts={"seconds": round(seconds, 3)})
+    if process.failed is not None:
+        code = "not_found" if process.failed.error == errno.ENOENT else "failed"
+        why = os.strerror(process.failed.error)
+        return Problem(code=code, message=f"the command could not start ({process.failed.step}): {why}")
     if process.exited is None:
         raise GuardError("the sandbox has ended")
     status, seconds = process.exited.status, round(seconds, 3)

@@ -123,7 +123,7 @@ class Delegations:
             one.outcome = delegate(self._here.stage, one.request, Assignment(cwd=self._here.root, begun=begun))
         except JournalError as error:
             one.error = error
-            self._here.cannot_record(error)
+            self._here.stage.fail(error)  # what cannot be recorded must not go on
         except Exception as error:  # noqa: BLE001 - it is raised where the call is served
             one.error = error
         finally:

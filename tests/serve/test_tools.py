@@ -12,9 +12,11 @@ import jsonschema
 import pytest
 from conftest import Opened
 
-from broker.errors import GuardError
-from broker.serve.tools import MOST_CALLS
+from broker.errors import GuardError, JournalError
+from broker.profiles.load import load_profile
+from broker.serve.tools import MOST_CALLS, Tools
 from broker.serve.tools_inside import MOST_LEFT, Call
+from broker.supervisor import RunRequest, Watcher, session
 from conformance.driver import Broker, until
 
 pytestmark = pytest.mark.needs_bubblewrap
@@ -432,3 +434,17 @@ def _gone(opened: Opened) -> dict[str, Any]:
         return opened.call("shell", command="sleep 1000")
     except GuardError:
         return {"gone": True}
+
+
+def test_what_cannot_be_recorded_ends_the_task(bubble: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_LAYER_DIR", str(bubble.layers))
+    profile = load_profile("any", profile_dirs=(str(bubble.profiles),))
+    request = RunRequest(argv=("t",), profile=profile, workspace=str(bubble.workspace), engine="bubblewrap", state_dir=bubble.state)
+    with pytest.raises(JournalError), session(request, Watcher()) as opened:
+        tools = Tools(opened.stage, opened.budget)
+        opened.stage.run.journal.close()
+        with pytest.raises(JournalError):
+            tools.call("write_file", {"path": "a", "content": ""}, Call())
+        until(bubble.nothing_survives, "the end of the sandbox")
+        tools.close()
+    assert not (bubble.workspace / "a").exists()
