@@ -29,7 +29,7 @@ from broker.errors import HostCannotEnforce
 from broker.task.control_socket import FOLDER, control_folder, is_our_operator, listen, socket_name
 from broker.task.tree import Node, Tree, denial_row
 
-TICK = 0.02  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
+TICK = 0.01  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
 MOST_READERS = 32
 MOST_REQUEST = 4096  # bytes
 MOST_WAITING = 1 << 20  # bytes for one reader
