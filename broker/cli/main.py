@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "discard": ("Afterwards", "broker.cli.discard", "throw away the kept changes of a task"),
     "events": ("Afterwards", "broker.cli.events", "list runs, read and verify their journals"),
     "report": ("Afterwards", "broker.cli.run_report", "tell what became of a run: a page to read, to print or to hand on"),
+    "replay": ("Afterwards", "broker.cli.replay", "judge past decisions again, under another profile or a new version"),
     "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, old kept changes, old journals"),
 }
 TAKE_COMMAND = frozenset({"run", "exec", "can-i"})

@@ -67,30 +67,31 @@ def wish_data(wish: Wish) -> dict[str, object]:
 
 def profile_of(data: Mapping[str, Any]) -> Profile:
     """Return the profile that was recorded, as far as it was."""
-    with _reading("a profile"):
+    with reading("a profile"):
         profiles = data.get("profiles")
+        limits: dict[str, Any] = {name: data.get(name) for name in _LIMITS}
         return Profile(
             name=data["name"], max_risk=Risk.parse(data["max_risk"]), effects=_risks(data.get("effects", ())),
             allowlist=tuple(_entry_of(entry) for entry in data.get("allowlist", ())),
-            denylist=tuple(tuple(words) for words in data.get("denylist", ())),
-            disabled_tools=frozenset(data.get("disabled_tools", ())), lands=frozenset(data.get("lands", ())),
-            env=Environment(set=tuple((name, value) for name, value in data.get("env", ()))),
-            sandbox=SandboxSettings(workspace=data["workspace"], **{name: data.get(name) for name in _LIMITS}),
+            denylist=tuple(texts(words) for words in data.get("denylist", ())),
+            disabled_tools=frozenset(texts(data.get("disabled_tools", ()))), lands=frozenset(texts(data.get("lands", ()))),
+            env=Environment(set=_pairs(data.get("env", ()))),
+            sandbox=SandboxSettings(workspace=data["workspace"], **limits),
             delegate=DelegationSettings(
-                profiles=None if profiles is None else tuple(profiles), agents=tuple(data.get("agents", ())), depth=data["depth"]
+                profiles=None if profiles is None else texts(profiles), agents=texts(data.get("agents", ())), depth=data["depth"]
             ),
         )  # fmt: skip
 
 
 def _entry_of(data: Mapping[str, Any]) -> AllowEntry:
     return AllowEntry(
-        argv=tuple(data["argv"]), cwd=data.get("cwd"), sha256=data.get("sha256"), effects=_risks(data.get("effects", ()))
+        argv=texts(data["argv"]), cwd=data.get("cwd"), sha256=data.get("sha256"), effects=_risks(data.get("effects", ()))
     )
 
 
 def wish_of(data: Mapping[str, Any]) -> Wish:
     """Return the wish that was recorded."""
-    with _reading("a request"):
+    with reading("a request"):
         return Wish(
             trust=Trust.parse(data["trust"]), max_risk=Risk.parse(data["max_risk"]) if "max_risk" in data else None,
             tools_disabled=frozenset(data.get("tools_disabled", ())), **{name: data.get(name) for name in _LIMITS},
@@ -99,44 +100,45 @@ def wish_of(data: Mapping[str, Any]) -> Wish:
 
 def context_of(data: Mapping[str, Any], cwd: str = "") -> Context:
     """Return the context that was recorded; `cwd`: of the operation at hand."""
-    with _reading("a context"):
+    with reading("a context"):
         return Context(
-            cwd=cwd or data["cwd"], home=data["home"], workspace=data["workspace"], scratch=tuple(data.get("scratch", ())),
-            writable=tuple(data.get("writable", ())), symlinks=tuple((link, to) for link, to in data.get("symlinks", ())),
-            dialect=data.get("dialect", "bash"),
+            cwd=cwd or text(data["cwd"]), home=text(data["home"]), workspace=text(data["workspace"]),
+            scratch=texts(data.get("scratch", ())), writable=texts(data.get("writable", ())),
+            symlinks=_pairs(data.get("symlinks", ())), dialect=text(data.get("dialect", "bash")),
         )  # fmt: skip
 
 
 def operation_of(data: Mapping[str, Any]) -> Operation:
     """Return the operation that was recorded. Raises NotRecorded for one whose verdict hung on a file's content."""
-    with _reading("an operation"):
+    with reading("an operation"):
         match data["kind"]:
             case "shell":
-                return ShellText(text=data.get("text", ""), dialect=data.get("dialect", "bash"))
+                return ShellText(text=text(data.get("text", "")), dialect=text(data.get("dialect", "bash")))
             case "exec":
                 return Exec(
-                    argv=tuple(data.get("argv", ())), path=data.get("path", ""), program=data.get("program", ""),
-                    cwd=data.get("cwd", ""), env=tuple((name, value) for name, value in data.get("env", ())),
+                    argv=texts(data.get("argv", ())), path=text(data.get("path", "")), program=text(data.get("program", "")),
+                    cwd=text(data.get("cwd", "")), env=_pairs(data.get("env", ())),
                 )  # fmt: skip
             case "file_change":
                 if "old" in data or "new" in data:
                     raise NotRecorded("contents of files are not recorded")
                 return FileChange(
-                    action=FileAction(data["action"]), path=data.get("path", ""), other=data.get("other", ""),
+                    action=FileAction(data["action"]), path=text(data.get("path", "")), other=text(data.get("other", "")),
                     mode=data.get("mode", 0), attribute=data.get("attribute", ""), whole=data.get("whole", False),
                     landing=data.get("landing", False),
                 )  # fmt: skip
             case "file_read":
-                return FileRead(path=data.get("path", ""))
+                return FileRead(path=text(data.get("path", "")))
             case "delegation":
-                return Delegation(profile=data.get("profile", ""), trust=data.get("trust", ""), argv=tuple(data.get("argv", ())))
+                who, trust = text(data.get("profile", "")), text(data.get("trust", ""))
+                return Delegation(profile=who, trust=trust, argv=texts(data.get("argv", ())))
             case kind:
                 raise NotRecorded(f"no verdict on operations of the kind {kind} can be reached again")
 
 
 def given_of(data: Mapping[str, Any]) -> Given:
     """Return what else was known of a question."""
-    with _reading("what was known of a question"):
+    with reading("what was known of a question"):
         return Given(
             gate=data.get("gate", False), scope=grant_of(data["scope"]) if "scope" in data else None,
             sha256=data.get("sha256", ""), layered=data.get("layered", False), real=data.get("real", False),
@@ -145,15 +147,33 @@ def given_of(data: Mapping[str, Any]) -> Given:
 
 def grant_of(data: Mapping[str, Any]) -> Grant:
     """Return the grant that was recorded."""
-    with _reading("a grant"):
-        return Grant(entry=data["entry"], effects=_risks(data["effects"]), unrecognised=data.get("unrecognised", False))
+    with reading("a grant"):
+        return Grant(entry=text(data["entry"]), effects=_risks(data["effects"]), unrecognised=data.get("unrecognised", False))
+
+
+def text(value: Any) -> str:
+    """Return a text. Raises TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Return a list of texts. Raises TypeError for anything else, a text included."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(value)
+    return tuple(map(text, value))
+
+
+def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((text(one), text(other)) for one, other in value)
 
 
 def _risks(labels: Any) -> frozenset[Risk]:
-    return frozenset(Risk.parse(label) for label in labels)
+    return frozenset(map(Risk.parse, texts(labels)))
 
 
-class _reading:  # noqa: N801 - reads as a statement: with _reading("a profile")
+class reading:  # noqa: N801 - reads as a statement: with reading("a profile")
     """Turn what is no such data into NotRecorded."""
 
     def __init__(self, what: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from conformance.driver import PROJECT, Broker, remove_folder
 from conformance.fits_schema import events_below, undescribed, unfit
+from conformance.replays import judged_otherwise
 
 SOMEBODY = 1000  # an ordinary user's id; nobody of that name needs to exist
 
@@ -28,6 +29,7 @@ def folder() -> Iterator[Path]:
     yield made
     events = list(events_below(made))
     assert (unfit(events), undescribed(events)) == ([], set())
+    assert judged_otherwise(events) == []
     remove_folder(made)
 
 
