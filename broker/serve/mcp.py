@@ -252,8 +252,9 @@ def make_server(stage: Stage, tools: Tools) -> Server[Any]:
                 with suppress(BrokerError):  # the sandbox is gone: so is this server, in a moment
                     table = await in_thread(partial(tools.call, params.name, params.arguments or {}, call))
                 group.cancel_scope.cancel()
-        finally:
-            call.cancel()
+        except BaseException:
+            call.cancel()  # only now: what a call that has ended left in the background goes on
+            raise
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=json.dumps(table, ensure_ascii=False))], structured_content=table,
             is_error=table["code"] != "ok",

@@ -143,6 +143,17 @@ def test_long_work_says_that_it_goes_on_and_ends_when_it_is_cancelled(bubble: Br
 
 
 @pytest.mark.needs_bubblewrap
+def test_what_a_call_left_in_the_background_goes_on_after_its_answer(bubble: Broker) -> None:
+    async def work(client: Any) -> None:
+        for command in ("sleep 1000 &", "sleep 1000 >/dev/null 2>&1 &"):
+            assert not (await client.call_tool("shell", {"command": command})).is_error
+        for _ in range(3):
+            assert (await client.call_tool("shell", {"command": "pgrep -c sleep"})).structured_content["stdout"] == "2\n"
+
+    talk(bubble, work)
+
+
+@pytest.mark.needs_bubblewrap
 def test_the_record_is_read_a_page_at_a_time_and_nobody_elses(bubble: Broker) -> None:
     bubble.profile("nested", max_risk="code_execution", effects={"add": ["unknown"]})
 
