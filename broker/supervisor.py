@@ -32,7 +32,7 @@ from broker.enforce.attach import (
 )
 from broker.enforce.choose import choose_engine
 from broker.enforce.layer import layers_base
-from broker.enforce.ready import readable
+from broker.enforce.ready import make_room, readable
 from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process
 from broker.enforce.workspace import broker_itself, keep_out, survey
@@ -93,6 +93,7 @@ def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
 @contextlib.contextmanager
 def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     """Open the journal of a run, and say what its first task is to do. Ends the journal on the way out."""
+    make_room()
     sandbox = request.profile.sandbox
     workspace = survey(request.workspace, mode=sandbox.workspace, shown=sandbox.show)
     state = request.state_dir or state_dir()

@@ -1,8 +1,12 @@
-"""Step 4: waiting for descriptors. select(2) takes none above 1023, and a broker with a hundred tasks has more."""
+"""Step 4: having and waiting for descriptors. A broker with a hundred tasks has more than the 1,024 of a usual shell.
+
+select(2) takes none above 1023.
+"""
 
 from __future__ import annotations
 
 import math
+import resource
 import select
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
@@ -13,6 +17,17 @@ class HasFileno(Protocol):
 
     def fileno(self) -> int:
         """Return its descriptor."""
+
+
+MOST_DESCRIPTORS = 65_536
+
+
+def make_room() -> None:
+    """Let this process have as many descriptors as it may: a task takes thirteen. Programs inside get a limit of their own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 T = TypeVar("T", bound="int | HasFileno")
