@@ -91,11 +91,12 @@ static void refuse(struct task *t, int socket, const struct destination *d) {
 void egress_attempt(struct task *t, uint64_t nr, const uint64_t args[6]) {
     bool sends = nr == SYS_sendto;
     uint64_t at = args[sends ? 4 : 1];
-    int length = (int)args[sends ? 5 : 2];
+    int length = (int)args[sends ? 5 : 2]; /* none, or more than any address has: EINVAL, from the kernel */
     uint8_t address[sizeof(struct sockaddr_in6)];
     struct destination d;
     struct memory m;
-    size_t size = length < 0 ? 0 : (size_t)length < sizeof address ? (size_t)length : sizeof address;
+    size_t size = length < 0 || length > (int)sizeof(struct sockaddr_storage) ? 0 : (size_t)length;
+    if (size > sizeof address) size = sizeof address;
     bool known = false;
     if (at <= INT64_MAX && !memory_open(&m, t->tid)) {
         known = pread(m.fd, address, size, (off_t)at) == (ssize_t)size && destination_read(address, size, &d);

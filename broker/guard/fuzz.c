@@ -1,5 +1,6 @@
 /* A libFuzzer program on what the guard reads from others: packets, first lines of scripts, names, paths, the memory of
- * a process (here its own, through the same /proc/PID/mem), and what callers and the broker do to calls, in any order.
+ * a process (here its own, through the same /proc/PID/mem), addresses, and what callers and the broker do to calls, in any
+ * order.
  * Built without main.c. */
 #include "guard.h"
 
@@ -23,6 +24,9 @@ static void fuzz_message(const uint8_t *data, size_t size) {
     if (m.type == SPAWN) must(m.id && m.spawn.argv.n && !m.spawn.argv.v[m.spawn.argv.n]);
     if (m.type == REPLY) must(m.id && m.reply_size <= size && m.reply >= data && m.reply + m.reply_size == data + size);
     if (m.type == SETUP) must(m.setup.views.n <= MAX_VIEWS && (!m.setup.views.n || m.setup.views.v[0][0] == '/'));
+    if (m.type == SETUP) must(m.setup.port_count <= MAX_PORTS);
+    for (uint32_t i = 0; i < m.setup.port_count; i++)
+        for (uint32_t j = 0; j <= i; j++) must(m.setup.ports[i] && (i == j || m.setup.ports[i] != m.setup.ports[j]));
     if (m.type == ANSWER) must(m.answer.error && m.answer.error < 4096);
     message_free(&m);
 }
@@ -76,6 +80,17 @@ static void fuzz_memory(const uint8_t *data, size_t size) {
     must(used <= data[0] * 16u && error <= 0);
     memory_words(&m, pointers[0], out, sizeof out, &used, &count);
     memory_close(&m);
+}
+
+static void fuzz_destination(const uint8_t *data, size_t size) {
+    struct destination d;
+    memset(&d, 'x', sizeof d);
+    if (!destination_read(data, size, &d)) return;
+    must(size >= 16 && memchr(d.text, 0, sizeof d.text) && strrchr(d.text, ':'));
+    /* By the text, which was made in another way. */
+    bool loopback = !strncmp(d.text, "127.", 4) || !strncmp(d.text, "0.0.0.0:", 8) || !strncmp(d.text, "[::1]:", 6) ||
+                    !strncmp(d.text, "[::]:", 5);
+    must(d.outside == !loopback);
 }
 
 /* Calls: a broker that keeps to the protocol, and callers that do as they like. */
@@ -185,13 +200,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 2) return 0;
     char *text = must_alloc(size);
     memcpy(text, data + 1, size - 1); /* ends in a NUL */
-    switch (data[0] % 6) {
+    switch (data[0] % 7) {
     case 0: fuzz_message(data + 1, size - 1); break;
     case 1: fuzz_shebang(data + 1, size - 1); break;
     case 2: fuzz_names(text, size); break;
     case 3: fuzz_path(text); break;
     case 4: fuzz_memory(data + 1, size - 1); break;
     case 5: fuzz_calls(data + 1, size - 1); break;
+    case 6: fuzz_destination(data + 1, size - 1); break;
     }
     free(text);
     return 0;

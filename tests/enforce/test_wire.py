@@ -76,6 +76,7 @@ GUARD_PACKETS = [
     (packet(15, 3, blob(b"c/w\0\xff")), wire.CallData(call=3, data=b"c/w\0\xff")),
     (packet(16, 3), wire.CallTaken(call=3)),
     (packet(17, 3), wire.CallGone(call=3)),
+    (packet(18, 65535), wire.Connected(port=65535)),
 ]
 IDS = [type(message).__name__ for _, message in GUARD_PACKETS]
 
@@ -97,6 +98,8 @@ def test_a_packet_that_ends_early_or_late_is_an_error(raw: bytes, _message: wire
     [
         packet(0, 0),
         packet(18, 0),
+        packet(18, 65536),
+        packet(19, 0),
         packet(15, 3, blob(b"x" * (64 * 1024 + 1))),
         packet(64, 0),
         packet(9, 1, flags=1),
@@ -133,6 +136,7 @@ def test_a_setup_is_written_field_by_field() -> None:
         selftest_exec="/bin/true",
         selftest_write="/etc/x",
         views=("/w", "/w/deep"),
+        ports=(47100, 1),
     )
     assert wire.encode(setup) == packet(
         64,
@@ -153,7 +157,10 @@ def test_a_setup_is_written_field_by_field() -> None:
         + blob(b"/etc/x")
         + struct.pack("<I", 2)
         + blob(b"/w")
-        + blob(b"/w/deep"),
+        + blob(b"/w/deep")
+        + struct.pack("<I", 2)
+        + blob(b"47100")
+        + blob(b"1"),
     )
 
 
@@ -204,6 +211,16 @@ def test_what_the_guard_would_not_take_is_not_sent() -> None:
         wire.encode(wire.Reply(call=1, data=b"x" * (wire.MAX_CALL_PACKET + 1)))
     with pytest.raises(GuardError, match="9 views, more than 8"):
         wire.encode(wire.Setup(flags=wire.SetupFlag.NONE, answer_timeout_ms=1, views=("/w",) * 9))
+
+
+@pytest.mark.parametrize(
+    ("ports", "why"),
+    [(tuple(range(1, 18)), "17 ports, more than 16"), ((0,), "each must be"), ((65536,), "each must be"), ((80, 80), "each must be")],
+    ids=["seventeen", "zero", "too-large", "twice"],
+)
+def test_ports_that_the_guard_would_not_take_are_not_sent(ports: tuple[int, ...], why: str) -> None:
+    with pytest.raises(GuardError, match=why):
+        wire.encode(wire.Setup(flags=wire.SetupFlag.NONE, answer_timeout_ms=1, ports=ports))
 
 
 def test_every_file_operation_has_the_word_of_the_contract() -> None:

@@ -99,6 +99,12 @@ class Sandbox:
     next_spawn: int = 0
     views: list[int] = field(default_factory=list)
     pipes: list[int] = field(default_factory=list)
+    connections: list[tuple[int, socket.socket]] = field(default_factory=list)
+
+    @property
+    def guard(self) -> int:
+        """The guard's pid, as the host numbers it."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0])
 
     def send(self, message: wire.BrokerMessage, descriptors: Sequence[int] = ()) -> None:
         ancillary = []
@@ -123,6 +129,8 @@ class Sandbox:
             self.descriptors[message.spawn] = descriptors[0]
         elif isinstance(message, wire.Ready):
             self.views = descriptors
+        elif isinstance(message, wire.Connected):
+            self.connections.append((message.port, socket.socket(fileno=descriptors[0])))
         else:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -170,8 +178,7 @@ class Sandbox:
             self.send(message)
             return spawn
         # The sandbox's own: with a descriptor of the host's, a hostile program could change that file's mode.
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        with open(f"/proc/{children[0]}/root/dev/null", "r+b", buffering=0) as null:
+        with open(f"/proc/{self.guard}/root/dev/null", "r+b", buffering=0) as null:
             chosen = [null.fileno() if d is None else d for d in (stdin, stdout, stderr)]
             self.send(message, chosen)
         return spawn
@@ -297,8 +304,7 @@ def sandbox(
             box.hello = hello
             if os.geteuid() == 0:
                 # Without this, a hostile program of root's own sandbox changes the host's /dev/null.
-                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-                seal(int(children[0]), DEVICES)
+                seal(box.guard, DEVICES)
             if say_setup:
                 box.send(setup(**changes))
                 ready = box.until(lambda m: isinstance(m, wire.Ready | wire.Fatal))
@@ -309,6 +315,8 @@ def sandbox(
             for descriptor in (*box.descriptors.values(), *box.views, *box.pipes):
                 with suppress(OSError):
                     os.close(descriptor)
+            for _, connection in box.connections:
+                connection.close()
             ours.close()
             try:
                 process.wait(10)

@@ -427,10 +427,10 @@ def test_a_view_that_cannot_be_opened_is_fatal(start: Start, path: str, error: i
 
 @pytest.mark.parametrize("views", [("work",), ("",), ("/work",) * 9], ids=["relative", "empty", "nine"])
 def test_views_that_make_no_sense_end_the_guard(start: Start, views: tuple[str, ...]) -> None:
-    whole = wire.encode(setup())[:-4]
+    whole = wire.encode(setup())[:-8]  # without the list of views, and that of ports behind it
     packed = b"".join(struct.pack("<I", len(view)) + view.encode() for view in views)
     with start(say_setup=False) as box:
-        box.link.send(whole + struct.pack("<I", len(views)) + packed)
+        box.link.send(whole + struct.pack("<I", len(views)) + packed + struct.pack("<I", 0))
         assert is_gone(box)
         assert box.process.wait(10) == 70
 

@@ -29,7 +29,7 @@ VALID = (
     wire.encode(wire.Reply(call=1, data=b"x\0")),
     wire.encode(wire.CallNext(call=1)),
     wire.encode(wire.HangUp(call=1)),
-    wire.encode(setup(flags=wire.SetupFlag.CALLS, views=("/work", "/tmp"))),
+    wire.encode(setup(flags=wire.SetupFlag.CALLS, views=("/work", "/tmp"), ports=(47100, 65535))),
 )
 
 
@@ -104,6 +104,8 @@ def test_a_few_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:
         (tmp_path / f"message{i}").write_bytes(b"\0" + packet)
     (tmp_path / "script").write_bytes(b"\x01#! /bin/sh -e\n")
     (tmp_path / "path").write_bytes(b"\x03/proc/self/root/work/../x")
+    (tmp_path / "address").write_bytes(b"\x06\x02\0\0\x50\x7f\0\0\1" + bytes(8))
+    (tmp_path / "address6").write_bytes(b"\x06\x0a\0\0\x50" + bytes(19) + b"\1" + bytes(4))
     (tmp_path / "calls").write_bytes(b"\x05" + bytes((8, 0, 0, 9, 0, 9, 29, 0, 255, 30, 0, 0, 31, 0, 0, 12, 0, 0)))
     fuzzer = build.build(build.FUZZER)
     done = subprocess.run(
