@@ -14,7 +14,6 @@ from broker.enforce.layer import folder_size
 FIRST_LOOK = 0.05
 INTERVAL = 0.2
 WATCH_INTERVAL = 0.05
-FRESH = 0.04
 LEAST = 4096  # bytes that a file counts for
 
 
@@ -98,6 +97,7 @@ class UsageWatch:
         self._seen = seen
         self._init_pid = init_pid
         self._cap = memory_cap
+        self._interval = WATCH_INTERVAL if memory_cap else INTERVAL
         self._notify = notify
         self._stop = threading.Event()
         self._started = time.monotonic()
@@ -120,15 +120,14 @@ class UsageWatch:
         return self.usage
 
     def _run(self) -> None:
-        interval = WATCH_INTERVAL if self._cap else INTERVAL
         wait = FIRST_LOOK
         while not self._stop.wait(wait) and os.path.exists(f"/proc/{self._init_pid}"):
             self._look()
-            wait = interval
+            wait = self._interval
 
     def _look(self) -> None:
         memory = count = 0
-        for one in _processes.below(self._init_pid):
+        for one in _processes.below(self._init_pid, fresh=self._interval / 2):
             self._cpu[one.pid, one.start] = one.cpu_seconds
             memory += one.memory
             count += 1
@@ -172,10 +171,10 @@ class _Processes:
         self._children: dict[int, list[_Process]] = {}
         self._at = 0.0
 
-    def below(self, pid: int) -> list[_Process]:
-        """Return the descendants of a process, as they were at most FRESH seconds ago."""
+    def below(self, pid: int, *, fresh: float) -> list[_Process]:
+        """Return the descendants of a process, as they were at most `fresh` seconds ago."""
         with self._lock:
-            if time.monotonic() - self._at > FRESH:
+            if time.monotonic() - self._at > fresh:
                 self._children = _by_parent()
                 self._at = time.monotonic()
             children = self._children
