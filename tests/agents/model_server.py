@@ -151,7 +151,9 @@ class ModelServer:
             self.sent.append(sent)
             self._changed.notify_all()
         if not sent.tools:
-            return "ok"
+            settings = sent.body.get("generationConfig") or {}
+            schema = settings.get("responseJsonSchema") or settings.get("responseSchema")
+            return json.dumps(_example(schema)) if schema else "ok"  # Gemini CLI asks which model the work needs
         text = sent.text
         script = next((turns for key, turns in self.scripts.items() if key in text), self.script)
         return script[sent.turn] if sent.turn < len(script) else "done"
@@ -270,6 +272,19 @@ def _tools(body: Json) -> Iterator[str]:
             name = each.get("name") or (each.get("function") or {}).get("name")
             if name:
                 yield str(name)
+
+
+def _example(schema: Json) -> Json:
+    match str(schema.get("type", "")).lower():
+        case "object":
+            return {name: _example(inner) for name, inner in schema.get("properties", {}).items()}
+        case "integer" | "number":
+            return 1
+        case "boolean":
+            return False
+        case "array":
+            return []
+    return next(iter(schema.get("enum", ())), "ok")
 
 
 # How a client's own tools are called, the first that it offers.

@@ -35,7 +35,7 @@ def configured(agent: str, model: ModelServer, home: Path) -> dict[str, str]:
         case "gemini":
             place = home / ".gemini"
             place.mkdir(exist_ok=True)
-            (place / "settings.json").write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+            (place / "settings.json").write_text(json.dumps({"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}))
             return common | {
                 "GOOGLE_GEMINI_BASE_URL": model.url, "GEMINI_API_KEY": "fake", "GEMINI_CLI_TRUST_WORKSPACE": "true",
             }  # fmt: skip
