@@ -83,7 +83,7 @@ static void refuse(struct task *t, int socket, const struct destination *d) {
     if (n < 0) n = 0;
     program[n] = 0;
     const char *shown = n > PROGRAM_SHOWN ? program + n - PROGRAM_SHOWN : program; /* the end tells more */
-    snprintf(text, sizeof text, "%s %s %s", n ? shown : "?", d->text, is_udp(t, socket) ? "udp" : "tcp");
+    snprintf(text, sizeof text, "%.*s %s %s", PROGRAM_SHOWN, n ? shown : "?", d->text, is_udp(t, socket) ? "udp" : "tcp");
     if (is_new(text)) note(NOTE_NET_REFUSED, (uint32_t)task_tgid(t), task_spawn_id(t), "%s", text);
     tracee_refuse(t->tid, ENETUNREACH);
 }
