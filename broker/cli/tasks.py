@@ -166,6 +166,8 @@ def _meant(runs: dict[str, Watched], word: str, chosen: str | None) -> tuple[Wat
         path = word
     else:
         name, *numbers = word.split(".")
+        if name == "last" and len(runs) > 1 and chosen is None:  # the newest may be somebody's who began a moment ago
+            raise UsageError(f"{len(runs)} runs run now, and 'last' may not be the one you mean. Write its id (broker tasks shows it)")
         found = matching(_chosen(runs, chosen), name)
         if len(found) > 1:
             raise UsageError(f"{name!r} could mean {len(found)} runs ({', '.join(found[:4])}). Write more of the id")

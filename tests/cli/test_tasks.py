@@ -262,6 +262,9 @@ def test_root_names_a_task_where_only_one_run_is_meant(bubblewrap: Broker) -> No
         unclear = bubblewrap.verb("tasks", "kill", "root")
         assert (unclear.returncode, unclear.stdout) == (64, "")
         assert "2 runs have a task 'root'" in unclear.stderr
+        newest = bubblewrap.verb("tasks", "kill", "last")
+        assert (newest.returncode, newest.stdout) == (64, "")
+        assert "'last' may not be the one you mean" in newest.stderr
 
         assert bubblewrap.verb("tasks", "kill", "root", "--run", second["run"]).returncode == 0
         until(lambda: [run["run"] for run in seen(bubblewrap)] == [first["run"]], "the end of the second")
