@@ -6,6 +6,7 @@ they travel. It is made for servers that exist for it; what it asks of those alo
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -60,9 +61,17 @@ def node() -> list[str]:
     place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "broker-tests" / "mcp"
     wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
     marker = place / "installed"
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:  # the tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install(place, marker, wanted)
+    found = next(place.glob("node_modules/node-linux-*/bin/node"))
+    return [str(found), str(place / "node_modules" / ".bin")]
+
+
+def _install(place: Path, marker: Path, wanted: list[str]) -> None:
     if not marker.exists() or marker.read_text().split() != wanted:
         npm = shutil.which("npm")
-        place.mkdir(parents=True, exist_ok=True)
         why = "npm is missing. Run: scripts/need-toolchains"
         if npm is not None:
             words = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(place), *wanted]
@@ -73,8 +82,6 @@ def node() -> list[str]:
                 pytest.fail(why, pytrace=False)
             pytest.skip(why)
         marker.write_text("\n".join(wanted))
-    found = next(place.glob("node_modules/node-linux-*/bin/node"))
-    return [str(found), str(place / "node_modules" / ".bin")]
 
 
 @pytest.fixture
