@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from broker.enforce import wire
 
 MOST_PACKET = 60 * 1024  # of a frame; the guard takes 64 KiB
 MOST_WORDS = 192 * 1024
+WORDS_SECONDS = 10.0  # for what is called; the client has it ready before it connects
 MOST_AT_ONCE = 16  # calls of a sandbox: as many as the guard keeps open
 Send = Callable[[wire.Reply | wire.CallNext | wire.HangUp], None]
 
@@ -72,11 +74,15 @@ class CallLine:
                 return
         tell()
 
-    def words(self) -> tuple[str, tuple[str, ...]]:
-        """Read who calls: its folder and its arguments. Raises CallEnded for nonsense."""
+    def words(self, within: float = WORDS_SECONDS) -> tuple[str, tuple[str, ...]]:
+        """Read who calls: its folder and its arguments. Raises CallEnded for nonsense, or when all of it takes too long.
+
+        INVARIANT: callers who say nothing keep nobody else out for ever (tests/enforce/test_calls.py).
+        """
         gathered = bytearray()
+        end = time.monotonic() + within
         while True:
-            packet = self._receive()
+            packet = self._receive(end)
             kind, data = packet[:1], packet[1:]
             if kind == b"s" and not data:
                 break
@@ -116,8 +122,16 @@ class CallLine:
         """End the call, once what was written is delivered."""
         self._send(wire.HangUp(call=self.call))
 
-    def _receive(self) -> bytes:
-        packet = self._packets.get()
+    def _receive(self, end: float | None = None) -> bytes:
+        """Wait for a packet; until `end` (monotonic), where that is given, and then hang up."""
+        left = None if end is None else end - time.monotonic()
+        try:
+            if left is not None and left <= 0:
+                raise queue.Empty  # also if a packet is there: who sends all the time comes to no end either
+            packet = self._packets.get(timeout=left)
+        except queue.Empty:
+            self.hang_up()
+            raise CallEnded from None
         if packet is None:
             self._packets.put(None)
             raise CallEnded

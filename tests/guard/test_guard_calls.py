@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import termios
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -22,6 +23,7 @@ import pytest
 from test_guard_protocol import is_gone
 
 from broker.enforce import wire
+from broker.enforce.calls import CallEnded, CallLine
 from guard_harness import Sandbox, allow_all, guard_binary, setup
 
 Start = Callable[..., AbstractContextManager[Sandbox]]
@@ -360,6 +362,25 @@ def test_a_flood_of_callers_leaves_the_gate_and_later_callers_alone(box: Sandbox
     while len(seen(box, wire.CallGone)) < len(opened):
         box.receive()
     assert {gone.call for gone in seen(box, wire.CallGone)} == opened
+
+
+def test_callers_who_say_nothing_make_room_for_those_who_do(box: Sandbox) -> None:
+    full(box)
+    late = Caller(box, "mute")
+    ended = []
+
+    def listen(message: wire.Call) -> None:
+        with pytest.raises(CallEnded):
+            CallLine(message.call, message.pid, box.send).words(0.05)
+        ended.append(message.call)
+
+    threads = [threading.Thread(target=listen, args=(message,)) for message in seen(box, wire.Call)]
+    for thread in threads:
+        thread.start()
+    assert late.call().call not in [message.call for message in seen(box, wire.Call)[:OPEN_CALLS]]
+    for thread in threads:
+        thread.join()
+    assert len(ended) == OPEN_CALLS
 
 
 def test_a_broker_that_sends_before_it_reads_is_not_waited_for(box: Sandbox) -> None:
