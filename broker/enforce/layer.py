@@ -293,7 +293,8 @@ def find_layer(base: Path, word: str) -> Layer:
     if word == "last" and (roots := [one for one in layers if not one.manifest.parent]):
         return roots[0]
     found = [one for one in layers if one.run == word] or [
-        one for one in layers if one.run.startswith(word) or one.run.endswith(f"-{word}")
+        # A sub-task's is written whole: RUN.1 is not the start of RUN.10, nor RUN that of RUN.1.
+        one for one in layers if one.run.endswith(f"-{word}") or ("." not in one.run and one.run.startswith(word))
     ]
     if len(found) == 1:
         return found[0]

@@ -158,6 +158,16 @@ def test_a_layer_is_found_by_what_means_only_one(make_bench: MakeBench) -> None:
             find_layer(one.base, word)
 
 
+def test_a_sub_tasks_layer_is_never_taken_for_another_tasks(make_bench: MakeBench) -> None:
+    one = make_bench()
+    tenth = Bench(one.real, one.base, one.uid, one.gid, run="20260102-000000-other.10").begin()
+    for word in ("20260102-000000-other", "20260102-000000-other.1", "other.1", "20260102-000000-other.1."):
+        with pytest.raises(UsageError):
+            find_layer(one.base, word)
+    assert find_layer(one.base, tenth.run).run == tenth.run
+    assert find_layer(one.base, "other.10").run == tenth.run
+
+
 def test_a_place_that_others_may_write_to_takes_no_layer(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.layer.remove()
