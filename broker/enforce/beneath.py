@@ -17,6 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _X86 = platform.machine() == "x86_64"
 _OPENAT2 = 437
 _RENAMEAT2 = 316 if _X86 else 276
+_SETGROUPS = 116 if _X86 else 159
 
 AT_FDCWD = -100
 # openat2(2)
@@ -51,17 +52,20 @@ def open_beneath(folder: int, path: str, flags: int = FOLDER) -> int:
 def file_user(uid: int, gid: int) -> Iterator[None]:
     """Have this thread reach files as another user does, for as long as it lasts (setfsuid(2)). Only root can.
 
-    Raises OSError when the kernel did not do it.
+    Without our supplementary groups, which the other one does not have. Raises OSError when the kernel did not do it.
     """
-    own = os.geteuid(), os.getegid()
+    own = os.geteuid(), os.getegid(), os.getgroups()
     try:
-        _become(uid, gid)
+        _become(uid, gid, [])
         yield
     finally:
         _become(*own)
 
 
-def _become(uid: int, gid: int) -> None:
+def _become(uid: int, gid: int, groups: list[int]) -> None:
+    # The system call itself is this thread's alone; the C library's would have all threads make it.
+    if _syscall(_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     # In this order both ways: root may change the group while it is root, and as itself again it may as well.
     for call, wanted in ((_libc.setfsgid, gid), (_libc.setfsuid, uid)):
         call(wanted)

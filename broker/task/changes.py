@@ -7,9 +7,10 @@ programs below it write may land too: the layer does not tell who wrote what.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer
 from broker.enforce import layer as layers
+from broker.enforce.beneath import open_beneath
 from broker.enforce.changes import Change, Kind, Thing
 from broker.request.operation import FileAction, FileChange
 from broker.task.together import folders_above, held_back
@@ -191,10 +193,8 @@ class ChangeJudge:
     def _is_repository(self, part: int, folder: str) -> bool:
         known = self._repositories.get((part, folder))
         if known is None:
-            places = (os.path.join(self._layer.upper(part), folder), os.path.join(self._layer.place(part), folder))
-            there = {
-                name for name in _MAKES_A_REPOSITORY if any(os.path.lexists(os.path.join(place, name)) for place in places)
-            }
+            places = (self._layer.upper(part), self._layer.place(part))
+            there = {name for name in _MAKES_A_REPOSITORY if any(_lies_in(place, f"{folder}/{name}") for place in places)}
             known = "HEAD" in there and ("commondir" in there or {"objects", "refs"} <= there)
             self._repositories[part, folder] = known
         return known
@@ -202,8 +202,8 @@ class ChangeJudge:
     def _contents(self, change: Change, path: str) -> tuple[bytes | None, bytes | None]:
         if not looks_into(path, self._context):
             return None, None
-        new = _read(os.path.join(self._layer.upper(change.part), change.path))
-        return (None if change.old is None else _read(os.path.join(self._layer.place(change.part), change.path))), new
+        new = _read(self._layer.upper(change.part), change.path)
+        return (None if change.old is None else _read(self._layer.place(change.part), change.path)), new
 
     def _is_ours(self, change: Change) -> bool:
         path = self.path(change)
@@ -278,15 +278,42 @@ def _is_new_folder(change: Change) -> bool:
     return change.kind is Kind.CREATED and change.thing is Thing.FOLDER
 
 
-def _read(path: str) -> bytes | None:
+def _read(root: str, path: str) -> bytes | None:
     """Return a regular file's content for the classifier, or None when it is none, or too large to look into."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            content = file.read(MAX_CONTENT + 1)
+        with _opened(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC) as descriptor:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(MAX_CONTENT + 1)
     except OSError:
         return None
     return content if len(content) <= MAX_CONTENT else None
+
+
+def _lies_in(root: str, path: str) -> bool:
+    with contextlib.suppress(OSError), _opened(root, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _opened(root: str, path: str, flags: int) -> Iterator[int]:
+    """Open a path below a folder through no link: a task that still runs may put one in the way at any moment."""
+    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        folder, _, name = path.strip("/").rpartition("/")
+        above = open_beneath(top, folder)
+        try:
+            descriptor = os.open(name, flags, dir_fd=above)
+        finally:
+            os.close(above)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    finally:
+        os.close(top)
 
 
 def as_result(judged: Judged, landed: Iterable[Change], layer: layers.Layer, kept: str) -> dict[str, Any]:

@@ -130,22 +130,28 @@ say(codes)
     assert set(created(lead)) == {"root"}
 
 
-GOOD = '"profile": "worker", "command": ["true"]'
+
+
+def good(*more: str) -> str:
+    """A request that makes sense, and what spoils it."""
+    return "{" + ", ".join(['"profile": "worker", "command": ["true"]', *more]) + "}"
+
+
 BAD = [
-    '{"profile": "reader", "profile": "worker", "command": ["true"]}', '{%s, "limits": {"time": 1, "time": 2}}' % GOOD,
-    '{%s, "limits": {"memory": NaN}}' % GOOD, '{%s, "limits": {"memory": Infinity}}' % GOOD, '{%s, "limits": {"cpus": 1e400}}' % GOOD,
-    '{%s, "limits": {"memory": -1}}' % GOOD, '{%s, "limits": {"pids": true}}' % GOOD, '{%s, "limits": {"pids": [1]}}' % GOOD,
-    '{%s, "limits": {"pids": 1%s}}' % (GOOD, "0" * 5000), '{%s, "limits": {"sandbox": {"memory": 1}}}' % GOOD, '{%s, "limits": []}' % GOOD,
-    '{%s, "Profile": "any"}' % GOOD, '{%s, "profile\\u0000": "any"}' % GOOD, '{%s, "__class__": 1}' % GOOD, '{%s, "env": {"A": "b"}}' % GOOD,
-    '{%s, "trust_level": "root"}' % GOOD, '{%s, "trust_level": true}' % GOOD, '{%s, "trust_level": ["trusted"]}' % GOOD,
-    '{%s, "max_risk": "blocked"}' % GOOD, '{%s, "max_risk": "unknown"}' % GOOD, '{%s, "max_risk": "SAFE\\u0000"}' % GOOD, '{%s, "max_risk": 99}' % GOOD,
-    '{%s, "tools_disabled": "shell"}' % GOOD, '{%s, "tools_disabled": ["no-such"]}' % GOOD, '{%s, "tools_disabled": [["shell"]]}' % GOOD,
-    '{%s, "delegate": {"depth": 99}}' % GOOD, '{%s, "cwd": "/"}' % GOOD, '{%s, "workspace": "/"}' % GOOD, '{%s, "parent": "root"}' % GOOD,
+    '{"profile": "reader", "profile": "worker", "command": ["true"]}', good('"limits": {"time": 1, "time": 2}'),
+    good('"limits": {"memory": NaN}'), good('"limits": {"memory": Infinity}'), good('"limits": {"cpus": 1e400}'),
+    good('"limits": {"memory": -1}'), good('"limits": {"pids": true}'), good('"limits": {"pids": [1]}'),
+    good('"limits": {"pids": 1' + "0" * 5000 + "}"), good('"limits": {"sandbox": {"memory": 1}}'), good('"limits": []'),
+    good('"Profile": "any"'), good('"profile\\u0000": "any"'), good('"__class__": 1'), good('"env": {"A": "b"}'),
+    good('"trust_level": "root"'), good('"trust_level": true'), good('"trust_level": ["trusted"]'),
+    good('"max_risk": "blocked"'), good('"max_risk": "unknown"'), good('"max_risk": "SAFE\\u0000"'), good('"max_risk": 99'),
+    good('"tools_disabled": "shell"'), good('"tools_disabled": ["no-such"]'), good('"tools_disabled": [["shell"]]'),
+    good('"delegate": {"depth": 99}'), good('"cwd": "/"'), good('"workspace": "/"'), good('"parent": "root"'),
     '{"profile": "worker", "command": []}', '{"profile": "worker", "command": [""]}', '{"profile": "worker", "command": ["true", 1]}',
-    '{"profile": "worker", "command": ["true\\u0000"]}', '{"profile": "worker", "command": ["\\ud800"]}', '{%s, "label": "\\udfff"}' % GOOD,
-    '{"profile": "worker", "command": %s}' % json.dumps(["x"] * 4_097), '{"profile": "worker", "command": {"0": "true"}}',
-    '{%s, "goal": %s}' % (GOOD, "[" * 50_000), "[" * 200_000, "{" * 1000, '{"a":' * 50_000, '"' + "x" * 300_000, "null", "[]", "1", '""', "", " ",
-    '{%s}{%s}' % (GOOD, GOOD), '{%s} x' % GOOD, '{%s,}' % GOOD, "{'profile': 'worker'}", "\ufeff{%s}" % GOOD, '{%s, "goal": "%s"}' % (GOOD, "x" * 262_144),
+    '{"profile": "worker", "command": ["true\\u0000"]}', '{"profile": "worker", "command": ["\\ud800"]}', good('"label": "\\udfff"'),
+    json.dumps({"profile": "worker", "command": ["x"] * 4_097}), '{"profile": "worker", "command": {"0": "true"}}',
+    good('"goal": ' + "[" * 50_000), "[" * 200_000, "{" * 1000, '{"a":' * 50_000, '"' + "x" * 300_000, "null", "[]", "1", '""', "", " ",
+    good() + good(), good() + " x", good(""), "{'profile': 'worker'}", "\ufeff" + good(), good('"goal": "' + "x" * 262_144 + '"'),
 ]  # fmt: skip
 BYTES = [b"\xff\xfe{\x00}\x00", b'{"profile": "work\xe9r"}', b"\x00" * 100, b'{"profile": "worker", "command": ["\xed\xa0\x80"]}', b"\x80" * 300_000]
 
