@@ -208,6 +208,8 @@ def _header(stage: Stage) -> Header:
 def _command(stage: Stage) -> Result:
     """Judge the command, start it, wait for it, account for it."""
     task, plot = stage.task, stage.plot
+    if plot.node.stopped:  # while its sandbox was made: nothing starts for a task that is gone
+        return _finish(stage, None, Ending(stopped=plot.node.stopped), None)
     operation = Exec(argv=plot.argv, cwd=stage.confined.context.cwd)
     if plot.judged:
         _, verdict = task.judge(operation)
