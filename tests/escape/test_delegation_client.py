@@ -81,6 +81,60 @@ say(call(["broker", "--help"])[0])
     assert {row["rule"] for row in done["denials"]} == {"broker.guard"}
 
 
+# A broker of the caller's own, for a guard of the caller's own (broker/guard/PROTOCOL.md).
+OWN_GUARD = """
+import shutil, socket, struct
+
+def texts(*words):
+    return struct.pack("<I", len(words)) + b"".join(text(word) for word in words)
+
+def text(word):
+    return struct.pack("<I", len(word)) + word.encode()
+
+def number(packet, at):
+    return errno.errorcode[struct.unpack_from("<I", packet, at)[0]]
+
+def says(packet):
+    match packet[:1]:
+        case b"\\x0c": return ["fatal", packet[12:-4].decode(), number(packet, len(packet) - 4)]
+        case b"\\x04": return ["failed", packet[16:].decode(), number(packet, 8)]
+        case _: return {1: "hello", 2: "ready", 3: "spawned"}.get(packet[0], packet[0])
+
+def commands(program, *mounts):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(20)
+    running = subprocess.Popen(["guard", "--fd", str(theirs.fileno()), *mounts], executable=program, pass_fds=[theirs.fileno()])
+    theirs.close()
+    heard = [says(ours.recv(1 << 18))]
+    if heard == ["hello"]:
+        ours.send(struct.pack("<HHI", 64, 0, 0) + struct.pack("<IIIIQI", 8 | 4, 20_000, 0, 0, 0, 0) + texts("rwcxd\\0/")
+                  + texts() * 4 + text("/bin/true") + text("") + texts() * 2)
+        spawn = struct.pack("<HHIIII", 65, 0, 1, 0, 0, 0) + text("/") + texts("/usr/bin/curl", "--version") + texts("PATH=/usr/bin")
+        socket.send_fds(ours, [spawn], [0, 1, 2])
+        heard += [says(ours.recv(1 << 18)) for _ in range(2)]
+    ours.close()
+    running.wait()
+    return heard
+"""
+
+
+def test_a_copy_of_the_guard_commands_nobody(for_somebody: Broker) -> None:
+    # Under a name of the task's own it is a program like any other: started by a task that may run code, with no rights more.
+    said, _ = orchestrate(for_somebody, START + OWN_GUARD + """
+os.symlink(CLIENT, "/tmp/link")
+say(call(["guard", "--fd", "0"], path="/tmp/link"))
+shutil.copyfile(CLIENT, "/tmp/mine")
+os.chmod("/tmp/mine", 0o755)
+say(commands("/tmp/mine"))
+say(commands("/tmp/mine", "--overlay", "/usr", "/tmp", "", ""))
+""", profile="any")  # fmt: skip
+
+    link, alone, mounting = said
+    assert link == "EACCES"
+    assert alone == ["hello", "ready", ["failed", "ptrace", "EPERM"]]
+    assert mounting == [["fatal", "user namespace", "EPERM"]]
+
+
 def test_a_broker_of_the_agents_own_is_judged_like_any_program(careful: Broker) -> None:
     careful.file("broker", "#!/bin/sh\necho mine\n", 0o755)
     careful.file("bin/broker", "#!/bin/sh\necho mine\n", 0o755)
