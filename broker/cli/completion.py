@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-_RUNS = ("events", "report")  # verbs that take runs
+_RUNS = ("events", "report", "replay", "export")  # verbs that take runs
 
 _NAME_PROFILES = frozenset({"--profile", "--parent"})
 Option = tuple[tuple[str, ...], str, tuple[str, ...], bool]  # its spellings, help, choices, takes a value

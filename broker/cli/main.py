@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "report": ("Afterwards", "broker.cli.run_report", "tell what became of a run: a page to read, to print or to hand on"),
     "replay": ("Afterwards", "broker.cli.replay", "judge past decisions again, under another profile or a new version"),
     "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, old kept changes, old journals"),
+    "export": ("Afterwards", "broker.cli.export", "hand events on: OCSF, CEF, CloudEvents, OpenTelemetry; file, HTTP, NATS"),
 }
 TAKE_COMMAND = frozenset({"run", "exec", "can-i"})
 

@@ -10,7 +10,7 @@ import ctypes
 import os
 import select
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from broker.errors import JournalError
@@ -51,6 +51,11 @@ class Follower:
         for path, state in self._runs.items():
             state.next = _end(path)
         return {path: state.next for path, state in self._runs.items()}
+
+    def start_at(self, places: Mapping[Path, Place]) -> None:
+        """Have `events` begin at these places: what is written there and after."""
+        for path, place in places.items():
+            self._runs[path.absolute()].next = place
 
     def events(self, selection: Selection) -> Iterator[Found]:
         """Yield the wanted events from now on, until every run has ended (never, with a folder).
