@@ -61,6 +61,7 @@ class RunRequest:
     """What an operator asks for. `judged`: the command itself is judged too (`broker exec`).
 
     `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
+    `cwd`: where in the workspace the command starts; '': the workspace itself.
     """
 
     argv: tuple[str, ...]
@@ -78,6 +79,7 @@ class RunRequest:
     state_dir: Path | None = None
     profile_dirs: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
+    cwd: str = ""
 
 
 def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
@@ -105,7 +107,7 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     envelope = Envelope(profile=request.profile, trust=request.trust)
     node = Node(path=event.ROOT, envelope=envelope, argv=request.argv)
     plot = Plot(
-        argv=request.argv, node=node, workspace=workspace, cwd=workspace.path, judged=request.judged,
+        argv=request.argv, node=node, workspace=workspace, cwd=request.cwd or workspace.path, judged=request.judged,
         terminal=request.terminal, stdin=request.stdin, stdout=request.stdout, stderr=request.stderr,
         seconds=request.seconds, land=request.land,
     )  # fmt: skip

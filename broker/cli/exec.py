@@ -17,6 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from broker.cli.run import add_sandbox_arguments
 
     add_sandbox_arguments(parser)
+    parser.add_argument("--cwd", default="", metavar="DIR",
+                        help="where in the workspace the command starts (default: the workspace itself)")  # fmt: skip
+    parser.add_argument("--brief", action="store_true",
+                        help="print what was refused and what did not land, and neither header nor summary: for agents")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,12 +29,28 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.command or not args.command[0]:
         raise UsageError("what is to run? Put it after `--`: broker exec --profile builder -- CMD")
+    args.cwd = _cwd(args)
     denial = _refused_at_once(args)
     if denial is not None:
         return denial
     from broker.cli.run import carry_out
 
     return carry_out(args, judged=True, terminal=False)
+
+
+def _cwd(args: argparse.Namespace) -> str:
+    """Return --cwd as an absolute path. Raises UsageError for one that a task cannot start in."""
+    import os
+
+    from broker.errors import UsageError
+
+    if not args.cwd:
+        return ""
+    cwd: str = os.path.realpath(args.cwd)
+    workspace: str = os.path.realpath(args.workspace)
+    if not (cwd == workspace or cwd.startswith(workspace.rstrip("/") + "/")) or not os.path.isdir(cwd):
+        raise UsageError(f"--cwd {args.cwd}: there is no such folder in the workspace {workspace}, and a task sees no other")
+    return cwd
 
 
 def _refused_at_once(args: argparse.Namespace) -> int | None:
@@ -50,7 +70,7 @@ def _refused_at_once(args: argparse.Namespace) -> int | None:
     from broker.task.verdict_only import judge_only
 
     profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
-    result = judge_only(tuple(args.command), profile, os.path.realpath(args.workspace), Trust.parse(args.trust))
+    result = judge_only(tuple(args.command), profile, os.path.realpath(args.workspace), Trust.parse(args.trust), cwd=args.cwd)
     if result is None:
         return None
     if not args.quiet:

@@ -20,11 +20,15 @@ MARGIN = "        "
 
 
 class Reporter:
-    """Prints a run. `live`: refusals appear at once (not while a full-screen program has the terminal)."""
+    """Prints a run. `live`: refusals appear at once (not while a full-screen program has the terminal).
 
-    def __init__(self, *, quiet: bool, live: bool) -> None:
+    `brief`: only what did not happen as it was asked for; an agent that reads this has no use for the rest.
+    """
+
+    def __init__(self, *, quiet: bool, live: bool, brief: bool = False) -> None:
         """Write to stderr, in colour if it is a terminal."""
         self._quiet = quiet
+        self._brief = brief
         self._live = live
         self._colours = Colours(sys.stderr)
         self._image = ""
@@ -32,7 +36,7 @@ class Reporter:
     def started(self, header: Header) -> None:
         """Print what is effective."""
         self._image = header.profile.sandbox.image or "base"
-        if self._quiet:
+        if self._quiet or self._brief:
             return
         paint = self._colours.paint
         profile = header.profile
@@ -107,6 +111,12 @@ class Reporter:
         if not self._live:
             for row in result.denials:
                 self._write(denial_lines(row, self._colours))
+        if self._brief:
+            counts = result.changes.get("counts", {})
+            held = self._changes(result) if counts.get("withheld") or counts.get("conflicts") or "error" in result.changes else ""
+            why = f"broker: {result.status}: {escape(result.reason)}\n" if result.status in ("failed", "timeout", "killed", "not_found") else ""
+            self._write(f"{why}{self._where_to_find_it(result)}{held}")
+            return
         paint = self._colours.paint
         how = f"exit {result.exit_code}" if result.signal is None else result.signal
         words = [f"{result.status}: {how}" + (f" ({result.reason})" if result.reason else "")]

@@ -82,12 +82,12 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     if args.image:
         profile = replace(profile, sandbox=replace(profile.sandbox, image=args.image))
     claim_result(args)
-    reporter = Reporter(quiet=args.quiet, live=not terminal)
+    reporter = Reporter(quiet=args.quiet, live=not terminal, brief=getattr(args, "brief", False))
     request = RunRequest(
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
         stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
-        profile_dirs=tuple(args.profile_dir),
+        profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
     result = supervise(request, watcher)

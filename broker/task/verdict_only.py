@@ -13,17 +13,17 @@ from broker.decide.trust import Trust
 
 
 def judge_only(
-    argv: tuple[str, ...], profile: Profile, workspace: str, trust: Trust, state: Path | None = None
+    argv: tuple[str, ...], profile: Profile, workspace: str, trust: Trust, state: Path | None = None, *, cwd: str = ""
 ) -> dict[str, Any] | None:
-    """Return the result of a refusal, after recording it as a run of its own; None if it is permitted."""
+    """Return the result of a refusal, after recording it as a run of its own; None if it is permitted. `cwd`: '' for the workspace."""
     from broker.classify import classify
     from broker.decide.decide import decide
     from broker.decide.verdict import Allow
     from broker.request.operation import Exec
 
     home = "/home/agent"
-    context = Context(cwd=workspace, home=home, workspace=workspace)
-    operation = Exec(argv=argv, cwd=workspace)
+    context = Context(cwd=cwd or workspace, home=home, workspace=workspace)
+    operation = Exec(argv=argv, cwd=cwd or workspace)
     assessment = classify(operation, context)
     envelope = Envelope(profile=profile, trust=trust)
     verdict = decide(operation, assessment, envelope, context)
