@@ -29,6 +29,7 @@ from broker.record.needles import may_hold_any
 from broker.record.run_files import journal_path, new_run_id, prepare, segment_path, segments
 
 SEGMENT = 64 << 20  # bytes; a larger journal goes on in the next segment
+_TAIL = 1 << 12  # bytes of a journal's end: most events are shorter
 # A run's head is put into the chain file at its start, at its end, and whenever one of these has passed.
 BOUND_EVENTS = 1_000
 BOUND_NANOSECONDS = 10 * 10**9
@@ -110,6 +111,41 @@ class Journal:
             journal._file.size -= found.torn
             os.ftruncate(journal._file.descriptor, journal._file.size)
             journal.append(event.JOURNAL_RESUMED, torn=found.torn)
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    @classmethod
+    def go_on(cls, path: Path, *, sync: Sync = Sync.ENDS) -> Self | None:
+        """Go on where a process left off that let go of it in order, without reading all it wrote; None: the run is finished.
+
+        What was altered before is not looked for, and shows as ever: this goes on from the last line's hash, and the chain file
+        knows it. Raises JournalError when somebody still writes it, or when its last line is no event.
+        """
+        try:
+            descriptor = os.open(path, FLAGS | os.O_RDWR)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        take(path, descriptor)
+        journal = cls(path, descriptor, sync=sync)
+        try:
+            line = _last_line(path)
+            if not line.endswith(b"\n"):
+                journal.close()
+                return cls.resume(path, sync=sync)
+            try:
+                last = event.decode(line)
+                journal._seq, journal._head = int(last["seq"]), event.digest(line[:-1])
+            except (ValueError, KeyError, TypeError) as error:
+                raise JournalError(f"the last line of {path} is no event: nothing may be added to it. Look: broker events verify") from error
+            if last.get("type") == event.RUN_FINISHED:
+                journal.close()
+                return None
+            journal._bound = journal._seq
+            journal._file.size = os.fstat(descriptor).st_size
+            for _ in segments(path)[1:]:
+                journal._open_segment()
         except BaseException:
             journal.close()
             raise
@@ -238,6 +274,21 @@ class Journal:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _last_line(path: Path) -> bytes:
+    """Return the last line of a run, with its newline if it has one; nothing of a run without a line."""
+    for segment in reversed(segments(path)):
+        with segment.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            tail, length = b"", min(_TAIL, size)
+            while length:
+                file.seek(size - length)
+                tail = file.read(length)
+                if b"\n" in tail[:-1] or length == size:
+                    return tail[:-1].rpartition(b"\n")[2] + tail[-1:]
+                length = min(length * 16, size)
+    return b""
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
