@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "exec": ("Run", "broker.cli.exec", "run a command only if the profile permits that command itself"),
     "tasks": ("Run", "broker.cli.tasks", "show the tasks that run now, and end them"),
     "mcp": ("Run", "broker.cli.mcp", "serve MCP on stdin and stdout: tools that work in a sandbox"),
+    "hook": ("Run", "broker.cli.hook", "answer an agent's hook: a verdict on a tool, or the command put into the sandbox"),
     "classify": ("Understand", "broker.cli.classify", "say what a command would do, as classes of risk"),
     "explain": (
         "Understand",
@@ -41,9 +42,10 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "events": ("Afterwards", "broker.cli.events", "list runs, read and verify their journals"),
     "report": ("Afterwards", "broker.cli.run_report", "tell what became of a run: a page to read, to print or to hand on"),
     "replay": ("Afterwards", "broker.cli.replay", "judge past decisions again, under another profile or a new version"),
-    "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, old kept changes, old journals"),
     "export": ("Afterwards", "broker.cli.export", "hand events on: OCSF, CEF, CloudEvents, OpenTelemetry; file, HTTP, NATS"),
+    "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, old kept changes, old journals"),
 }
+BLOCKS = 2
 TAKE_COMMAND = frozenset({"run", "exec", "can-i"})
 
 _EXAMPLES = """\
@@ -65,6 +67,12 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    code = _carried_out(words)
+    # INVARIANT: to an agent 2 says "blocked", and any other failure "go on": whatever goes wrong in a hook is a 2 (tests/hooks).
+    return BLOCKS if code and words[:1] == ["hook"] else code
+
+
+def _carried_out(words: list[str]) -> int:
     try:
         _have_standard_streams()
         code = _dispatch(words)
