@@ -1,14 +1,14 @@
 """The narrow way out: an HTTP proxy inside, for the hosts that a profile lists.
 
 In: a connection to the proxy's port. Out: a tunnel to a listed host (CONNECT), whose bytes nobody here reads, or, to a
-listed host on a plain HTTP port, one request. Names are resolved outside, looked at and used once; each attempt is
-recorded before anything is sent, and what is not listed is a denial.
+listed host on a plain HTTP port, requests. Names are resolved outside, looked at and used once; each attempt is recorded
+before anything is sent, and what is not listed is a denial.
 """
 
 from __future__ import annotations
 
 import contextlib
-import select
+import re
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -17,121 +17,92 @@ import h11
 
 from broker.decide.egress import host_listed, refused
 from broker.decide.gateway import Gateway
+from broker.decide.wording import shorten
 from broker.record import event
-from broker.serve.upstream import CONNECT_SECONDS, Unreachable, resolve
+from broker.serve.addresses import Unreachable, connect, resolve
+from broker.serve.tunnel import carry
+from broker.serve.visit import MOST_HEAD, Visit
 
 if TYPE_CHECKING:
     from broker.serve.gateway import Gateways
 
-CHUNK = 1 << 18
-IDLE_SECONDS = 600.0
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_PLACE = re.compile(r"([^/?#@\\\s:]{1,255}|\[[^\]/?#@\\\s]{1,60}\])(?::([0-9]{1,5}))?")
+_NOBODY = Gateway(name="proxy", scheme="http", host="", port=0)  # a request's, before it is known where it goes
 
 
 def serve_proxy(ways: Gateways, client: socket.socket) -> None:
     """Serve one connection to the proxy's port."""
-    http = h11.Connection(h11.SERVER, max_incomplete_event_size=64 * 1024)
-    while (request := http.next_event()) is h11.NEED_DATA:
-        http.receive_data(client.recv(CHUNK))
-    if not isinstance(request, h11.Request):
-        return
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
+    with ways.passing(_NOBODY) as nowhere:
+        visit = Visit(ways, nowhere, client, http)
+        try:
+            while (request := visit.head()) is not None:
+                if request.method == b"CONNECT":
+                    _connect(ways, client, http, request, visit)
+                    return
+                if not _plain(ways, client, http, request, visit):
+                    return
+        except h11.RemoteProtocolError as error:
+            visit.answer(error.error_status_hint, "bad_request", str(error)[:200])
+
+
+def _admitted(ways: Gateways, visit: Visit, place: str, port: int, what: str) -> tuple[str, int] | None:
+    """Return the host and port of a target that is listed; otherwise refuse it. `port`: the one that is meant when it names none."""
+    found = _PLACE.fullmatch(place)
+    host, number = (found[1].lower().removesuffix("."), int(found[2] or port)) if found else ("", 0)
+    if host and host_listed(host, number, ways.hosts):
+        ways.record(event.CONNECTION_DECIDED, host=host, port=number, verdict="allow", rule="network.hosts", reason="")
+        return host, number
+    denial = refused(what, "network.hosts", f"The profile lets only these be reached: {', '.join(ways.hosts)}.")
+    if ways.is_new(denial):
+        ways.record(
+            event.CONNECTION_DECIDED, host=host or shorten(place, 253), port=number, verdict="deny", rule=denial.rule, reason=denial.reason
+        )
+    ways.refuse(denial)
+    visit.answer(403, denial.rule, f"{denial.reason} Instead: {denial.hint}")
+    return None
+
+
+def _connect(ways: Gateways, client: socket.socket, http: h11.Connection, request: h11.Request, visit: Visit) -> None:
+    """Serve CONNECT. The connection is a tunnel afterwards, or over."""
     target = request.target.decode("latin-1")
-    if request.method != b"CONNECT":
-        _plain(ways, client, http, request)
+    place = _admitted(ways, visit, target, 0, f"connect to {shorten(target, 260)}")
+    if place is None:
         return
-    host, _, port = target.rpartition(":")
-    number = int(port) if port.isdecimal() and len(port) <= 5 else 0
-    what = f"connect to {host.strip('[]')[:253]}:{port[:5]}"
-    if not host_listed(host, number, ways.hosts):
-        denial = refused(what, "network.hosts", f"The profile lets only these be reached: {', '.join(ways.hosts)}.")
-        ways.record(event.CONNECTION_DECIDED, host=host[:253], port=number, verdict="deny", rule=denial.rule, reason=denial.reason)
-        ways.refuse(denial)
-        _answer(client, 403, denial.reason)
-        return
-    ways.record(event.CONNECTION_DECIDED, host=host, port=number, verdict="allow", rule="network.hosts", reason="")
+    host, number = place
     began = time.monotonic()
     sent = received = 0
     why = ""
     try:
-        with _connect(host, number) as outer:
+        with contextlib.closing(connect(resolve(host, number, ()), number)) as outer, ways.tunnelling(outer):
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            rest, _ = http.trailing_data
-            sent, received = _tunnel(client, outer, rest)
+            ways.waits(client, for_client=False)
+            sent, received, _ = carry(client, outer, http.trailing_data[0])
     except (Unreachable, OSError) as error:
-        why = str(error)
-        _answer(client, 502, why)
+        why = shorten(str(error), 300)
+        visit.answer(502, "upstream", why)
     finally:
         ways.record(
-            event.GATEWAY_ANSWERED, gateway="proxy", method="CONNECT", path=f"{host}:{number}", status=0 if why else 200,
+            event.GATEWAY_ANSWERED, gateway="proxy", method="CONNECT", path=f"{host}:{number}", status=502 if why else 200,
             error=why, sent=sent, received=received, seconds=round(time.monotonic() - began, 3),
         )  # fmt: skip
 
 
-def _plain(ways: Gateways, client: socket.socket, http: h11.Connection, request: h11.Request) -> None:
-    """Serve a request for http://host/path as a gateway to that host does, if it is listed."""
-    from broker.serve.gateway import Visit
-
+def _plain(ways: Gateways, client: socket.socket, http: h11.Connection, request: h11.Request, visit: Visit) -> bool:
+    """Serve a request for http://host/path as a gateway to that host does, if it is listed. Returns whether another may follow."""
     scheme, _, rest = request.target.decode("latin-1").partition("://")
-    place, slash, path = rest.partition("/")
-    host, _, port = place.partition(":")
-    number = int(port) if port.isdecimal() and len(port) <= 5 else 80
-    if scheme != "http" or not host_listed(host, number, ways.hosts):
-        denial = refused(
-            f"reach {request.target.decode('latin-1')[:200]}", "network.hosts",
-            f"The profile lets only these be reached: {', '.join(ways.hosts)}.",
-        )  # fmt: skip
-        ways.record(event.CONNECTION_DECIDED, host=host[:253], port=number, verdict="deny", rule=denial.rule, reason=denial.reason)
-        ways.refuse(denial)
-        _answer(client, 403, denial.reason)
-        return
-    ways.record(event.CONNECTION_DECIDED, host=host, port=number, verdict="allow", rule="network.hosts", reason="")
-    gateway = Gateway(name=f"http://{host}:{number}", scheme="http", host=host.lower(), port=number, methods=METHODS)
-    plain = h11.Request(method=request.method, target=(slash + path or "/").encode("latin-1"), headers=request.headers)
-    Visit(ways, gateway, client, http).serve(plain)
-
-
-def _connect(host: str, port: int) -> socket.socket:
-    problem: OSError | None = None
-    for address in resolve(host, port, ()):
-        try:
-            return socket.create_connection((address, port), CONNECT_SECONDS)
-        except OSError as error:
-            problem = error
-    raise problem if problem is not None else Unreachable(f"{host} has no address")
-
-
-def _tunnel(client: socket.socket, outer: socket.socket, first: bytes) -> tuple[int, int]:
-    """Carry bytes both ways until both sides have ended. Returns how many went out, and how many came back."""
-    counts = {client: len(first), outer: 0}
-    outer.settimeout(IDLE_SECONDS)
-    if first:
-        outer.sendall(first)
-    other = {client: outer, outer: client}
-    open_ones = {client, outer}
-    poller = select.poll()
-    for one in open_ones:
-        poller.register(one, select.POLLIN)
-    names = {one.fileno(): one for one in open_ones}
-    while open_ones:
-        ready = poller.poll(IDLE_SECONDS * 1000)
-        if not ready:
-            break
-        for descriptor, _ in ready:
-            one = names[descriptor]
-            data = one.recv(CHUNK)
-            if data:
-                counts[one] += len(data)
-                other[one].sendall(data)
-                continue
-            poller.unregister(descriptor)
-            open_ones.discard(one)
-            with contextlib.suppress(OSError):
-                other[one].shutdown(socket.SHUT_WR)
-    return counts[client], counts[outer]
-
-
-def _answer(client: socket.socket, status: int, message: str) -> None:
-    text = f"broker: {message}\n".encode("utf-8", "replace")
-    head = f"HTTP/1.1 {status} Refused\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\nconnection: close\r\n\r\n"
-    with contextlib.suppress(OSError):
-        client.sendall(head.encode("ascii") + text)
+    at = re.search(r"[/?#]", rest)
+    name, path = (rest[: at.start()], rest[at.start() :]) if at is not None else (rest, "/")
+    shown = shorten(request.target.decode("latin-1").partition("?")[0], 200)
+    place = _admitted(ways, visit, name if scheme.lower() == "http" else "", 80, f"reach {shown}")
+    if place is None:
+        return False
+    host, number = place
+    gateway = Gateway(name=f"http://{host}:{number}", scheme="http", host=host, port=number, methods=METHODS)
+    target = path if path.startswith("/") else "/" + path
+    with ways.passing(gateway) as upstream:
+        inner = h11.Request(
+            method=request.method, target=target.encode("latin-1"), headers=request.headers, http_version=request.http_version
+        )
+        return Visit(ways, upstream, client, http).serve(inner)

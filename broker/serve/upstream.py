@@ -1,122 +1,337 @@
-"""The way from the broker to an upstream: names are resolved once, looked at, and pinned.
+"""The connections of one task to one gateway's upstream. The heads are h11's business, bodies are carried as they are.
 
-In: a gateway's settings. Out: a pool of connections that goes to that host and nowhere else: not where a redirect or a
-changed name leads, and not into the operator's own network unless the operator said so.
+In: what may be sent on. Out: the answer's head, and its body piece by piece, as it comes. A connection serves one request
+at a time, so that nothing of one request can end up in another, and whoever gives up the request ends it. Nobody is
+believed: heads, times and sizes are bounded, and no redirect, proxy setting or cookie is followed.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
+import functools
 import os
+import select
 import socket
 import ssl
-import subprocess
 import threading
-import typing
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
-import httpcore2
+import h11
 
-from broker.decide.egress import address_refused
-from broker.decide.gateway import Gateway, Secret
-from broker.errors import BrokerError
+from broker.decide.egress import Header, Outgoing
+from broker.decide.gateway import Gateway
+from broker.serve.addresses import Unreachable, connect, resolve
 
-CONNECT_SECONDS = 15.0
-COMMAND_SECONDS = 10.0
-MOST_SECRET = 64 * 1024
-
-
-class Unreachable(BrokerError):
-    """The upstream cannot, or may not, be reached."""
-
-
-def resolve(host: str, port: int, allowed: Iterable[str]) -> list[str]:
-    """Return the addresses of a host that may be used. Raises Unreachable when none may."""
-    try:
-        ipaddress.ip_address(host)
-        return [host]
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise Unreachable(f"{host} cannot be resolved: {error}") from None
-    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    refusals = [address_refused(address, allowed, literal=host == "localhost") for address in addresses]
-    # All of them, not any: a name with a public and a private address is a name that somebody plays with.
-    if why := next((why for why in refusals if why), ""):
-        raise Unreachable(f"{host}: {why}. List its network in the gateway's `addresses` if that is meant")
-    return addresses
+MOST_HEAD = 64 * 1024  # bytes of an answer's status line and headers
+MOST_INTERIM = 16  # answers of 1xx before the answer
+HEAD_SECONDS = 60.0  # for the rest of a head that has begun
+IDLE_SECONDS = 600.0  # a model may think for long before its next word
+WRITE_SECONDS = 120.0  # nothing of a piece is taken
+KEPT_SECONDS = 30.0  # an unused connection
+MOST_KEPT = 8
+CHUNK = 1 << 18
+Piece = bytes | memoryview
+Wanted = Callable[[float], bool]  # waits so many seconds for the upstream; raises Gone when nobody waits for it any more
 
 
-class _Pinned(httpcore2.NetworkBackend):
-    """Connects to the addresses that were looked at, whatever the name leads to later."""
+class Failed(Exception):
+    """The upstream did not answer as HTTP wants. Its text goes to the agent. `late`: it did not answer in time."""
+
+    def __init__(self, text: str, *, late: bool = False) -> None:
+        super().__init__(text)
+        self.late = late
+
+
+class Gone(Exception):
+    """Who asked does not wait for the answer any more."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """An upstream's answer. `length` is its body's, None where it ends when it ends. `headers` have lower-case names.
+
+    A piece is good until the next is asked for. `switched` is the connection when it speaks another protocol from now on.
+    """
+
+    status: int
+    headers: list[Header]
+    pieces: Iterator[Piece]
+    length: int | None = None
+    switched: socket.socket | None = None
+    rest: bytes = b""
+
+
+class Line(Protocol):
+    """One connection."""
+
+    outer: socket.socket
+    used: float
+
+    def ask(self, out: Outgoing, headers: list[Header], body: Iterator[bytes], wanted: Wanted) -> Answer:
+        """Send a request and wait for the head of its answer."""
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may follow: the last one was answered in full, and nothing is left over."""
+
+
+@functools.cache
+def tls_context(files: tuple[str | None, str | None], *, http2: bool) -> ssl.SSLContext:
+    """Return how certificates are checked: by the host's authorities, or SSL_CERT_FILE and SSL_CERT_DIR. Reading them takes a while."""
+    context = ssl.create_default_context(cafile=files[0], capath=files[1])
+    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
+    return context
+
+
+class Upstream:
+    """Opens, keeps and ends connections. Safe to use from several threads."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._inner = httpcore2.SyncBackend()
+        """Open nothing yet."""
+        self.gateway = gateway
         self._addresses: list[str] = []
+        self._kept: list[Line] = []
+        self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._closed = False
 
-    def connect_tcp(
-        self, host: str, port: int, timeout: float | None = None, local_address: str | None = None,
-        socket_options: Iterable[typing.Any] | None = None,
-    ) -> httpcore2.NetworkStream:  # fmt: skip
+    @contextlib.contextmanager
+    def asked(
+        self, out: Outgoing, headers: list[Header], body: Iterator[bytes], client: socket.socket
+    ) -> Iterator[Answer]:
+        """Send a request on; the connection is kept if all of the answer was taken. `client` is who waits for it.
+
+        Raises Unreachable, Failed, Gone.
+        """
+        line = self._take(fresh=out.upgrade)
+        try:
+            yield line.ask(out, headers, body, functools.partial(_waits, line.outer, client))
+        except (OSError, h11.ProtocolError) as error:
+            raise Failed(f"the upstream ended the connection: {_words(error)}") from None
+        finally:
+            self._give_back(line)
+
+    def close(self) -> None:
+        """End every connection, whoever is waiting on it. May be called twice."""
         with self._lock:
-            if not self._addresses:
-                self._addresses = resolve(self._gateway.host, self._gateway.port, self._gateway.addresses)
-            addresses = list(self._addresses)
-        error: Exception | None = None
-        for address in addresses:
+            self._closed = True
+            ending, kept, self._kept = list(self._open), self._kept, []
+        for one in ending:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for line in kept:
+            self._end(line.outer)
+
+    def _take(self, *, fresh: bool) -> Line:
+        while not fresh:
+            with self._lock:
+                line = self._kept.pop() if self._kept else None
+            if line is None:
+                break
+            if time.monotonic() - line.used < KEPT_SECONDS and not _readable(line.outer):
+                return line
+            self._end(line.outer)
+        return self._connect(http2=not fresh)
+
+    def _give_back(self, line: Line) -> None:
+        line.used = time.monotonic()
+        with self._lock:
+            if line.reusable and not self._closed and len(self._kept) < MOST_KEPT:
+                self._kept.append(line)
+                return
+        self._end(line.outer)
+
+    def _end(self, outer: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(outer)
+        with contextlib.suppress(OSError):
+            outer.close()
+
+    def _connect(self, *, http2: bool) -> Line:
+        gateway = self.gateway
+        known = self._addresses
+        try:
+            plain = connect(known or self._look_up(), gateway.port)
+        except Unreachable:
+            if not known:
+                raise
+            plain = connect(self._look_up(), gateway.port)  # it has moved; where to is looked at as it was the first time
+        try:
+            outer = plain if gateway.scheme == "http" else self._secured(plain, http2=http2)
+            outer.settimeout(WRITE_SECONDS)
+            with self._lock:
+                if self._closed:
+                    raise Unreachable("the task is over")
+                self._open.add(outer)
+        except BaseException:
+            plain.close()
+            raise
+        if isinstance(outer, ssl.SSLSocket) and outer.selected_alpn_protocol() == "h2":
+            from broker.serve.upstream_http2 import Http2Line
+
+            return Http2Line(outer, gateway)
+        return Http1Line(outer)
+
+    def _look_up(self) -> list[str]:
+        self._addresses = resolve(self.gateway.host, self.gateway.port, self.gateway.addresses)
+        return self._addresses
+
+    def _secured(self, plain: socket.socket, *, http2: bool) -> ssl.SSLSocket:
+        files = (os.environ.get("SSL_CERT_FILE") or None, os.environ.get("SSL_CERT_DIR") or None)
+        try:
+            context = tls_context(files, http2=http2)
+            return context.wrap_socket(plain, server_hostname=self.gateway.host, suppress_ragged_eofs=False)
+        except ssl.SSLCertVerificationError as error:
+            raise Unreachable(f"the certificate of {self.gateway.host} is not good: {error.verify_message}") from None
+        except OSError as error:
+            raise Unreachable(f"no secure connection to {self.gateway.host}: {_words(error)}") from None
+
+
+class Http1Line:
+    """A connection that speaks HTTP/1.1."""
+
+    def __init__(self, outer: socket.socket) -> None:
+        self.outer = outer
+        self.used = 0.0
+        self.reusable = False
+        self._buffer = bytearray(CHUNK)
+
+    def ask(self, out: Outgoing, headers: list[Header], body: Iterator[bytes], wanted: Wanted) -> Answer:
+        """Send a request and wait for the head of its answer."""
+        self.reusable = False
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD)
+        framing = [(b"transfer-encoding", b"chunked")] if out.length is None else [(b"content-length", b"%d" % out.length)]
+        if out.upgrade:
+            framing = [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+        elif out.length == 0 and out.method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+            framing = []
+        whole = self._send(http, h11.Request(method=out.method, target=out.target, headers=[*headers, *framing]), body)
+        head, rest = self._head(http, wanted)
+        found = [(bytes(name), bytes(value)) for name, value in head.headers]
+        if head.status_code == 101:
+            if not out.upgrade:
+                raise Failed("the upstream switched to another protocol, which nobody had asked for")
+            return Answer(101, found, iter(()), switched=self.outer, rest=rest)
+        length = _length(out.method, head)
+        lasts = whole and head.http_version == b"1.1" and not any(name == b"connection" for name, _ in found)
+        if any(name == b"transfer-encoding" for name, _ in found) and length is None:
+            pieces = self._chunked(http, wanted, lasts=lasts)
+        else:
+            pieces = self._sized(rest, length, wanted, lasts=lasts)
+        return Answer(head.status_code, found, pieces, length)
+
+    def _send(self, http: h11.Connection, request: h11.Request, body: Iterator[bytes]) -> bool:
+        """Send head and body. Returns whether all was taken; who answers before may not want the rest."""
+        first = http.send(request)
+        for piece in body:
+            data = http.send_with_data_passthrough(h11.Data(data=piece)) or []
             try:
-                return self._inner.connect_tcp(address, self._gateway.port, timeout, local_address, socket_options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as failed:
-                error = failed
-        assert error is not None
-        raise error
+                self.outer.sendall(b"".join([first, *data]) if len(piece) < 16384 else first)
+                if len(piece) >= 16384:
+                    for one in data:
+                        self.outer.sendall(one)
+            except OSError:
+                return False
+            first = b""
+        self.outer.sendall(first + http.send(h11.EndOfMessage()))
+        return True
+
+    def _head(self, http: h11.Connection, wanted: Wanted) -> tuple[h11.Response | h11.InformationalResponse, bytes]:
+        """Wait for the head of the answer. Returns it, and what came after it."""
+        interim, until = 0, 0.0
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                data = _take(self.outer, wanted, until, most=MOST_HEAD)
+                until = until or time.monotonic() + HEAD_SECONDS
+                http.receive_data(data)
+            elif isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+                interim, until = interim + 1, 0.0
+                if interim > MOST_INTERIM:
+                    raise Failed("the upstream announces an answer for ever")
+            elif isinstance(event, (h11.Response, h11.InformationalResponse)):
+                return event, http.trailing_data[0]
+            else:
+                raise Failed("the upstream ended the connection without an answer")
+
+    def _chunked(self, http: h11.Connection, wanted: Wanted, *, lasts: bool) -> Iterator[Piece]:
+        """Yield a body that comes in chunks. What follows it (trailers) is not passed on."""
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                http.receive_data(_take(self.outer, wanted))
+            elif isinstance(event, h11.Data):
+                yield event.data
+            else:
+                self.reusable = lasts and not http.trailing_data[0]
+                return
+
+    def _sized(self, rest: bytes, length: int | None, wanted: Wanted, *, lasts: bool) -> Iterator[Piece]:
+        """Yield a body of a known length, or up to the end of the connection."""
+        left = length
+        view = memoryview(self._buffer)
+        if rest and left != 0:
+            yield rest if left is None else rest[:left]
+        if left is not None:
+            self.reusable = lasts and len(rest) == left
+            left = max(0, left - len(rest))
+        while left is None or left:
+            _wait(self.outer, wanted)
+            count = self.outer.recv_into(view if left is None else view[: min(left, CHUNK)])
+            if not count:
+                if left is not None:
+                    raise Failed("the upstream ended the connection in the middle of its answer")
+                return
+            if left is not None:
+                left -= count
+                self.reusable = lasts and not left
+            yield view[:count]
 
 
-def pool_for(gateway: Gateway, context: ssl.SSLContext | None = None) -> httpcore2.ConnectionPool:
-    """Return the connections of a gateway. No proxy of the environment is used, no redirect followed, no cookie kept."""
-    secure = gateway.scheme == "https"
-    return httpcore2.ConnectionPool(
-        ssl_context=(context or httpcore2.default_ssl_context()) if secure else None, http1=True, http2=secure,
-        max_connections=64, max_keepalive_connections=8, keepalive_expiry=30.0, network_backend=_Pinned(gateway),
-    )  # fmt: skip
+def _length(method: str, head: h11.Response | h11.InformationalResponse) -> int | None:
+    """Return how long an answer's body is (RFC 9112 §6.3); None: it says so itself."""
+    if method == "HEAD" or head.status_code in (204, 304):
+        return 0
+    if any(name == b"transfer-encoding" for name, _ in head.headers):
+        return None
+    return next((int(value) for name, value in head.headers if name == b"content-length"), None)
 
 
-def value_of(secret: Secret) -> str:
-    """Return a header's value. Raises Unreachable, which never holds it."""
-    match secret.kind:
-        case "text":
-            value = secret.source[0]
-        case "env":
-            value = os.environ.get(secret.source[0], "")
-            if not value:
-                raise Unreachable(f"the environment variable {secret.source[0]} of the broker is not set")
-        case "file":
-            value = _read(secret.source[0])
-        case _:
-            value = _run(secret.source)
-    value = value.strip()
-    if not value or any(not 32 <= ord(char) < 127 for char in value):
-        raise Unreachable("the credential is empty, or holds what no header can")
-    return secret.form.replace("{}", value)
+def _waits(outer: socket.socket, client: socket.socket, seconds: float) -> bool:
+    """Wait until the upstream says something; False after `seconds`. Raises Gone when nobody waits for it any more."""
+    if isinstance(outer, ssl.SSLSocket) and outer.pending():
+        return True
+    poller = select.poll()
+    poller.register(outer, select.POLLIN)
+    poller.register(client, select.POLLRDHUP)
+    ready = dict(poller.poll(seconds * 1000))
+    if client.fileno() in ready:
+        raise Gone
+    return bool(ready)
 
 
-def _read(path: str) -> str:
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            return file.read(MOST_SECRET)
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unreachable(f"the credential's file {path} cannot be read: {type(error).__name__}") from None
+def _wait(outer: socket.socket, wanted: Wanted, until: float = 0.0) -> None:
+    seconds = IDLE_SECONDS if not until else max(0.0, until - time.monotonic())
+    if not wanted(seconds):
+        raise Failed("the upstream did not answer in time", late=True)
 
 
-def _run(argv: tuple[str, ...]) -> str:
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unreachable(f"the credential's command {argv[0]} failed: {type(error).__name__}") from None
-    if done.returncode:
-        raise Unreachable(f"the credential's command {argv[0]} ended with {done.returncode}")
-    return done.stdout[:MOST_SECRET].decode("utf-8", "replace")
+def _take(outer: socket.socket, wanted: Wanted, until: float = 0.0, *, most: int = CHUNK) -> bytes:
+    _wait(outer, wanted, until)
+    return outer.recv(most)
+
+
+def _readable(outer: socket.socket) -> bool:
+    """Whether something came on an unused connection: an end, or what nobody asked for."""
+    poller = select.poll()
+    poller.register(outer, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error)[:200]

@@ -1,0 +1,65 @@
+"""The model that a body names, as every reader of the body would find it; where two could differ, there is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.decide.model_name import MOST_DEPTH, Unclear, model_named_in
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=20,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [
+    b'{"model":"m"}', b' {"model" : "m" } \n', b'{"a":[1,{"model":"x"}],"model":"m","b":"}{\\"model"}', b'{"\\u006dodel":"m"}',
+    b'{"a":"\\\\","model":"m"}', b'{"a":{"b":{}},"c":[],"d":-1.5e+3,"e":null,"f":true,"g":false,"model":"m"}',
+])  # fmt: skip
+def test_the_model_of_the_top_level_counts(body: bytes) -> None:
+    assert model_named_in(body) == "m"
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"[]", b"null", b'"model"', b"{", b"{}", b'{"a":1}', b'{"model":1}', b'{"model":null}', b'{"model":["m"]}', b'{"model":}',
+    b'{"model":"m","model":"m"}', b'{"model":"m","\\u006dodel":"x"}', b'{"Model":"x","model":"m"}', b'{"MODEL":"m"}',
+    b'{"model":"m"} {"model":"x"}', b'{"model":"m"}x', b'{"model":"m",}', b'{"model":"m" "a":1}', b'{"model":"m"/**/}',
+    b"{'model':'m'}", b'{model:"m"}', b'{"a":/*"*/1,"model":"m"}', b'{"a":[1}],"model":"m"}', b'{"a":[1,"model":"m"}',
+    b'{"a":"\n","model":"m"}', b'{"model":"m"}\0', b'\xef\xbb\xbf{"model":"m"}', '{"model":"m"}'.encode("utf-16"),
+    b'{"model":"\xff"}', b'{"a":"\x00","model":"m"}', b'{"a":' + b"[" * 200_000, b'{"a":' + b"[" * 2_000 + b"]" * 2_000 + b',"model":"m"}',
+    b"\x1f\x8b\x08\x00", b'--boundary\r\nContent-Disposition: form-data; name="model"\r\n\r\nm',
+])  # fmt: skip
+def test_what_two_readers_could_read_differently_names_no_model(body: bytes) -> None:
+    assert isinstance(model_named_in(body), Unclear)
+
+
+def test_brackets_may_nest_as_deep_as_anybody_needs() -> None:
+    body = b'{"a":' + b"[" * MOST_DEPTH + b"]" * MOST_DEPTH + b',"model":"m"}'
+    assert model_named_in(body) == "m"
+
+
+@given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.text(), st.booleans())
+def test_in_every_json_object_the_model_is_found(table: dict[str, object], model: str, ascii_only: bool) -> None:
+    rest = {key: value for key, value in table.items() if key.casefold() != "model"}
+    try:
+        body = json.dumps({**rest, "model": model, "z": table}, ensure_ascii=ascii_only).encode()
+    except UnicodeEncodeError:
+        return
+    assert model_named_in(body) == model
+
+
+@given(st.binary(max_size=80), st.integers(0, 80))
+def test_whatever_comes_in_the_middle_a_reader_that_takes_it_finds_the_same(noise: bytes, at: int) -> None:
+    whole = b'{"a": [1, "x"], "model": "m", "b": {"model": "x"}}'
+    body = whole[:at] + noise + whole[at:]
+    found = model_named_in(body)
+    try:
+        pairs = json.loads(body, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(found, str):
+        assert [value for key, value in pairs if key == "model"] == [found]
