@@ -412,6 +412,8 @@ def _end(stage: Stage) -> None:
     tree.ending(node)
     tree.stop_below(node, "parent", seconds=0.0)
     stage.sandbox.kill()  # at once: what sub-tasks have changed may take a while to look at
+    if stage.ways_out is not None:
+        stage.ways_out.close()  # now, so that what was under way is accounted for before the task is
     tree.landing(node)
 
 
