@@ -354,7 +354,9 @@ class Task:
     # The rest
 
     def record(self, kind: str, **fields: object) -> None:
-        """Write an event of this task. Raises JournalError."""
+        """Write an event of this task. Raises JournalError, also when the record is as large as it may become."""
+        if self._journal.size > JOURNAL_LIMIT:
+            raise JournalError(f"{self._journal.path} has reached {JOURNAL_LIMIT >> 20} MiB: the task is ended")
         self._journal.append(kind, task=self.path, **fields)
 
     def cannot_record(self, error: JournalError) -> None:
