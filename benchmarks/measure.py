@@ -53,4 +53,6 @@ def _one(call: Callable[[], object], *, inner: bool) -> float:
 
 
 def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} µs"
     return f"{seconds * 1000:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -38,10 +38,11 @@ def profile(image: str = "") -> Profile:
 
 @contextlib.contextmanager
 def sandbox(
-    engine: str, workspace: str, state: str, *, image: str = "", mode: str = "direct", calls: bool = False
-) -> Iterator[tuple[Sandbox, Task]]:
+    engine: str, workspace: str, state: str, *, image: str = "", mode: str = "direct", calls: bool = False,
+    hosts: tuple[str, ...] = (),
+) -> Iterator[tuple[Sandbox, Task]]:  # fmt: skip
     """A started, proven and listening sandbox. What it changed in a layer is thrown away."""
-    chosen = profile(image)
+    chosen = replace(profile(image), hosts=hosts)
     space = survey(workspace, mode=mode)
     with Journal.create(Path(state)) as journal:
         folder = make_task_folder(runtime_base(), journal.run, space.uid, space.gid)
