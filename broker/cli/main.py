@@ -134,9 +134,11 @@ def _dispatch(words: list[str]) -> int:
 def _run_verb(verb: str, words: list[str]) -> int:
     if verb not in VERBS:
         raise UsageError(_unknown(verb))
+    module = _load(verb)
+    if (early := getattr(module, "early", None)) is not None and (done := early(words)) is not None:
+        return int(done)
     from broker.cli.parser import Parser
 
-    module = _load(verb)
     takes_command = verb in TAKE_COMMAND or getattr(module, "TAKES_COMMAND", False)
     parser = Parser(prog=f"broker {verb}", description=_sentence(module.SUMMARY), examples=module.EXAMPLES)
     module.add_arguments(parser)

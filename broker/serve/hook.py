@@ -66,6 +66,8 @@ def answered(data: bytes, settings: Settings) -> bytes:
         event = understood(data)
         workspace = _workspace(event, settings)
         session = hook_record.Session(id=event.session, profile=settings.profile, workspace=workspace)
+        if event.begins:  # what stays behind after this call has everything loaded before the first tool is used
+            return b""
         if event.ends:
             hook_record.end(session, settings.state)
             return b""

@@ -31,10 +31,10 @@ class NotUnderstood(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One use of a tool that is about to happen; or, with `ends`, the end of a session.
+    """One use of a tool that is about to happen; or, with `begins` or `ends`, a session does.
 
-    `cwd` is absolute. `agent` is the sub-agent's id, where it is one of them. `unattended` are the agent's own words for
-    a session in which nobody answers questions.
+    `cwd` is absolute. `agent` is the sub-agent's id, where it is one of them. `mode` is the agent's own word for
+    who answers its questions.
     """
 
     dialect: Dialect
@@ -45,6 +45,7 @@ class Event:
     call: str = ""
     agent: str = ""
     mode: str = ""
+    begins: bool = False
     ends: bool = False
 
     def text(self, *names: str) -> str:
@@ -56,7 +57,7 @@ class Event:
 
 
 _BEFORE = {"PreToolUse": Dialect.CLAUDE, "BeforeTool": Dialect.GEMINI, "tool.execute.before": Dialect.OPENCODE}
-_END = {"SessionEnd"}
+_BEGINS, _ENDS = "SessionStart", "SessionEnd"
 
 
 def understood(data: bytes) -> Event:
@@ -84,9 +85,8 @@ def _event(said: dict[str, Any]) -> Event:
     cwd = _text(said.get("cwd"), "cwd")
     if not cwd.startswith("/") or "\0" in cwd:
         raise NotUnderstood("the event's cwd is no absolute path")
-    if name in _END:
-        # Whose it is does not matter: a session's end is the end of its record, in all of them.
-        return Event(dialect=Dialect.CLAUDE, session=session, cwd=cwd, ends=True)
+    if name in (_BEGINS, _ENDS):  # whose it is does not matter: nothing is answered
+        return Event(dialect=Dialect.CLAUDE, session=session, cwd=cwd, begins=name == _BEGINS, ends=name == _ENDS)
     dialect = _BEFORE.get(name)
     if dialect is None:
         raise NotUnderstood(f"{name[:60]!r} is no event before a tool. Let `broker install` write the agent's hooks")
