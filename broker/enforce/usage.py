@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from broker.enforce.layer import folder_size
 
@@ -240,14 +239,18 @@ def hold_pid_namespace(pid: int) -> int:
 
 def survivors(namespace: int) -> list[str]:
     """Return the processes that still live in a pid namespace, as `pid name`. Empty is the proof."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and pid_namespace(int(entry)) == namespace:
-            try:
-                name = Path(f"/proc/{entry}/comm").read_text(encoding="utf-8", errors="replace").strip()
-                state = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if state not in "ZX":
-                found.append(f"{entry} {name}")
-    return found
+    there = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and pid_namespace(int(entry)) == namespace]
+    return [words for pid in there if (words := _described(pid))]
+
+
+def _described(pid: int) -> str:
+    """Say which process that is; '' for one that is gone, or dead and only not waited for."""
+    import psutil  # there is hardly ever one
+
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            dead = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            return "" if dead else f"{pid} {process.name()}"
+    except psutil.Error:
+        return ""
