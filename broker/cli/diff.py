@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from broker.cli.diff_text import Diff
+    from broker.task.diff_text import Diff
     from broker.cli.terminal import Colours
     from broker.enforce.layer import Layer
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the changes. On a terminal they are coloured, made harmless to look at, and shown in a pager."""
     import sys
 
-    from broker.cli.diff_text import Diff, stat_lines
+    from broker.task.diff_text import Diff, stat_lines
     from broker.cli.terminal import Colours
     from broker.enforce.changes import changes_of
     from broker.enforce.layer import find_layer, layers_base

@@ -11,7 +11,7 @@ import pytest
 from enforce.conftest import make_bench  # noqa: F401 - a fixture, used by name
 from enforce.layer_bench import Bench
 
-from broker.cli.diff_text import Diff, stat_lines
+from broker.task.diff_text import Diff, stat_lines
 
 MakeBench = Callable[..., Bench]
 # A name that goes on as a patch of another file, and names that a patch cannot hold as they are.
