@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.enforce.beneath import FOLDER, Folders, file_handle
+from broker.enforce.beneath import FOLDER, Folders, file_handle, open_beneath
 from broker.enforce.layer import Layer
 from broker.enforce.opaque import OPAQUE
 from broker.errors import BrokerError
@@ -203,10 +203,14 @@ class _Walk:
 
     def _handle_of(self, path: str) -> bytes:
         """Return what overlayfs calls a file by that lies below it: the topmost of that path."""
+        above, _, name = path.rpartition("/")
         for folder in self._below:
-            above, name = os.path.split(os.path.join(folder, path))
             with contextlib.suppress(OSError):
-                here = os.open(above, FOLDER)
+                top = os.open(folder, FOLDER)
+                try:
+                    here = open_beneath(top, above)  # a task above may put a link in the way
+                finally:
+                    os.close(top)
                 try:
                     os.stat(name, dir_fd=here, follow_symlinks=False)
                     return _handle(path, here, name)
