@@ -81,6 +81,8 @@ def _what(denial: Denial) -> str:
         text = f"{_capital(who)} {_shown(denial.what)}, in its own copy of the workspace. At {when} that was kept back: the real file is as it was."
     elif denial.rule == "sandbox.masked":
         text = f"At {when} {who} opened a file that looks like a secret: {tried}. It saw an empty one."
+    elif denial.rule == "net.refused":
+        text = f"At {when} {who} tried to {_shown(denial.what)}. It got ENETUNREACH: nothing was sent."
     elif kind == "file_change":
         text = f"At {when} {who} tried to {_shown(denial.what)}. It got EACCES, and nothing was changed."
     elif kind == "delegation" or denial.rule.startswith("delegate."):
@@ -127,6 +129,11 @@ def _how(denial: Denial) -> str:
     if denial.rule == "sandbox.masked":
         path = _toml(denial.what.removeprefix("read "))
         return f"Show the file: put {path} into `show` of {_section(denial, 'sandbox')}. Whoever runs in the task can then read it."
+    if denial.rule == "net.refused":
+        return (
+            f"Open a way out: a gateway to one upstream (`gateways` of {_section(denial)}), or the host in `hosts` of "
+            f"{_section(denial, 'network')}, for programs that use a proxy. No task gets a network of its own."
+        )
     if denial.layer == "kernel":
         return "Nothing in a profile allows this: it is what keeps the other answers true." + _other_way(denial)
     if denial.rule.startswith("delegate."):

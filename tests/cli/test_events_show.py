@@ -200,6 +200,8 @@ def test_what_never_can_be_allowed_is_said_to_be_so() -> None:
         (("landing", "created /w/.git/hooks/x", {Risk.PERSISTENCE}, "path.persistence:.git/hooks/"), ("think twice",)),
         (("landing", "created /w/x", {Risk.BLOCKED}, "landing.never"), ("Nothing can allow this",)),
         (("kernel", "read /w/.env", {Risk.SYSTEM_WRITE}, "sandbox.masked"), ('put "/w/.env" into `show` of [profiles.team.sandbox]',)),
+        (("kernel", "connect to 192.0.2.1:443 (/usr/bin/curl)", {Risk.NETWORK_EGRESS}, "net.refused"),
+         ("tried to connect to 192.0.2.1:443 (/usr/bin/curl). It got ENETUNREACH", "`hosts` of [profiles.team.network]")),
         (("kernel", "x", {Risk.UNKNOWN}, "exec.race"), ("Nothing in a profile allows this",)),
         (("profile", "delegate to profile x", {Risk.CODE_EXECUTION}, "delegate.depth"), ("Change `depth` in [profiles.team.delegate]",)),
     ],
