@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,50 @@ def test_a_script_that_names_its_interpreter_through_env_starts(bench: Bench) ->
     first = bench.ask("./agent", "--fast", scope=OPERATOR_SCOPE, path="/w/agent", shebang="/usr/bin/env python3")
     assert first.scope == OPERATOR_SCOPE
     assert bench.ask("python3", "./agent", "--fast", scope=OPERATOR_SCOPE, path="/usr/bin/python3").allow
+
+
+def refused_connection(bench: Bench, text: str) -> None:
+    """Tell the task of an attempt to connect, as the guard does."""
+    bench.task.noted(wire.Note(kind=wire.NoteKind.NET_REFUSED, pid=3, spawn=1, text=text))
+
+
+def test_an_attempt_to_get_out_is_a_denial_that_names_the_address_and_the_program(bench: Bench) -> None:
+    refused_connection(bench, "/usr/bin/curl 192.0.2.1:443 tcp")
+    [denial] = bench.told
+    assert denial.what == "connect to 192.0.2.1:443 (/usr/bin/curl)"
+    assert (denial.effects, denial.rule, denial.layer.value) == ({Risk.NETWORK_EGRESS}, "net.refused", "kernel")
+    assert [row["tool"] for row in bench.events("task.denied")] == ["connect"]
+
+
+def test_attempts_to_get_out_are_counted_for_ever_and_hide_no_other_note(bench: Bench) -> None:
+    for _ in range(5_000):
+        refused_connection(bench, "/usr/bin/curl 192.0.2.1:443 tcp")
+    bench.task.noted(wire.Note(kind=wire.NoteKind.EXEC_RACE, pid=3, spawn=1, text="/usr/bin/curl"))
+    assert [row["count"] for row in bench.task.denials.as_result()] == [5_000, 1]
+    assert len(bench.told) == 2
+    assert bench.task.races == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    [("/w/a b 1.2.3.4:5 tcp", "/w/a b 1.2.3.4:5 tcp"), ("/w/\x1b[2J\n", "/w/\\x1b[2J\\n"), ("?", "?"), ("/w/\udcff", "/w/\\xff")],
+)
+def test_a_programs_name_cannot_pass_for_an_address_nor_repaint_a_terminal(bench: Bench, program: str, shown: str) -> None:
+    refused_connection(bench, f"{program} [2001:db8::1]:443 udp")
+    assert [denial.what for denial in bench.told] == [f"connect to [2001:db8::1]:443 ({shown})"]
+
+
+def test_a_connection_to_a_port_goes_to_whoever_serves_it_or_ends(bench: Bench) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        bench.task.connection_came(47100, theirs)
+        assert ours.recv(1) == b""
+    ours, theirs = socket.socketpair()
+    served: list[tuple[int, socket.socket]] = []
+    bench.task.connected = lambda port, connection: served.append((port, connection))
+    with ours, theirs:
+        bench.task.connection_came(47100, theirs)
+        assert served == [(47100, theirs)]
 
 
 def test_a_race_that_the_guard_killed_is_a_denial_and_an_event(bench: Bench) -> None:
