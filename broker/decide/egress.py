@@ -128,7 +128,7 @@ def _carried_in(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.
 
 def host_listed(host: str, port: int, hosts: Iterable[str]) -> bool:
     """Whether `host:port` is one of the listed: exactly, or below a listed `*.example.com:443`."""
-    plain = host.lower().rstrip(".")
+    plain = host.lower().removesuffix(".")
     if not _HOST.fullmatch(plain):
         return False
     for listed in hosts:

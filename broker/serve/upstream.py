@@ -33,6 +33,7 @@ WRITE_SECONDS = 120.0  # nothing of a piece is taken
 KEPT_SECONDS = 30.0  # an unused connection
 MOST_KEPT = 8
 CHUNK = 1 << 18
+VERSIONS = (b"1.1", b"1.0")
 Piece = bytes | memoryview
 Wanted = Callable[[float], bool]  # waits so many seconds for the upstream; raises Gone when nobody waits for it any more
 
@@ -252,10 +253,10 @@ class Http1Line:
                 interim, until = interim + 1, 0.0
                 if interim > MOST_INTERIM:
                     raise Failed("the upstream announces an answer for ever")
-            elif isinstance(event, (h11.Response, h11.InformationalResponse)):
+            elif isinstance(event, (h11.Response, h11.InformationalResponse)) and event.http_version in VERSIONS:
                 return event, http.trailing_data[0]
             else:
-                raise Failed("the upstream ended the connection without an answer")
+                raise Failed("the upstream gave no answer in HTTP/1.1")
 
     def _chunked(self, http: h11.Connection, wanted: Wanted, *, lasts: bool) -> Iterator[Piece]:
         """Yield a body that comes in chunks. What follows it (trailers) is not passed on."""

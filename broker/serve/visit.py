@@ -23,7 +23,7 @@ from broker.decide.wording import shorten
 from broker.record import event
 from broker.serve.addresses import Unreachable
 from broker.serve.tunnel import carry
-from broker.serve.upstream import Answer, Failed, Gone, Upstream
+from broker.serve.upstream import VERSIONS, Answer, Failed, Gone, Upstream
 
 if TYPE_CHECKING:
     from broker.serve.gateway import Gateways
@@ -69,7 +69,11 @@ class Visit:
                 self._client.settimeout(max(0.001, until - time.monotonic()))
             self._http.receive_data(self._client.recv(MOST_HEAD))
         self._client.settimeout(BODY_SECONDS)
-        return found if isinstance(found, h11.Request) else None
+        if not isinstance(found, h11.Request):
+            return None
+        if found.http_version not in VERSIONS:
+            raise h11.RemoteProtocolError("only HTTP/1.1 and HTTP/1.0 are spoken here", error_status_hint=505)
+        return found
 
     def serve(self, request: h11.Request) -> bool:
         """Serve a request whose head was read."""

@@ -62,7 +62,7 @@ class Echo(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(text)
 
-    do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = answer
+    do_GET = do_POST = do_HEAD = do_PUT = do_DELETE = answer  # noqa: N815 - the names that are looked for
 
     def log_message(self, *words: Any) -> None:
         pass
@@ -294,11 +294,11 @@ def test_a_websocket_carries_messages_both_ways(house: House, authority: Authori
 def test_a_websocket_ends_at_the_gateways_size_and_says_so(house: House) -> None:
     with websocket_server() as port:
         door = house.door(gateway_to(port, request_bytes=MIB))
-        with websockets.sync.client.connect(f"ws://127.0.0.1:{door.port()}/v1/live", max_size=None, proxy=None) as client:
-            with pytest.raises(websockets.ConnectionClosed):
-                for _ in range(100):
-                    client.send(os.urandom(100_000))
-                    client.recv(timeout=PATIENCE)
+        live = websockets.sync.client.connect(f"ws://127.0.0.1:{door.port()}/v1/live", max_size=None, proxy=None)
+        with live as client, pytest.raises(websockets.ConnectionClosed):
+            for _ in range(100):
+                client.send(os.urandom(100_000))
+                client.recv(timeout=PATIENCE)
         assert door.rules() == ["gateway.size"]
 
 

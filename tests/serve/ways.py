@@ -196,7 +196,8 @@ class House:
     """Makes doors and upstreams, and closes them."""
 
     def __init__(self, place: Path) -> None:
-        self._place, self._number = place, 0
+        self._place = place
+        self.doors: list[Door] = []
         self._stack = contextlib.ExitStack()
 
     def upstream(self, serve: Callable[[socket.socket], None], context: ssl.SSLContext | None = None) -> Upstream:
@@ -205,10 +206,10 @@ class House:
         return made
 
     def door(self, *gateways: Gateway, hosts: tuple[str, ...] = ()) -> Door:
-        self._number += 1
-        place = self._place / str(self._number)
+        place = self._place / str(len(self.doors))
         place.mkdir()
         made = Door(place, gateways, hosts)
+        self.doors.append(made)
         self._stack.callback(made.close)
         return made
 
