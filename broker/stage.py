@@ -22,6 +22,7 @@ from broker.enforce.attach import Sink, Source
 from broker.enforce.calls import CallLine
 from broker.enforce.engine import Engine, Overlay
 from broker.enforce.layer import Layer, Manifest, file_clock, layers_base, make_layer
+from broker.enforce.layer_digest import LayerDigest, ReadOnlyDigest
 from broker.enforce.masks import Masks
 from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Sandbox
@@ -31,7 +32,9 @@ from broker.record import event
 from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.recorded import profile_data
+from broker.request.plan import Owner, Step
 from broker.task.changes import Judged
+from broker.task.plan import PlanDesk, WorkspaceDigest
 from broker.task.task import Task
 from broker.task.tree import Node, Tree
 
@@ -42,7 +45,8 @@ class Watcher:
 
     `denied` gets the task's path, the tool and the denial. `called` serves a process of a sandbox that calls the broker,
     on a thread of its own; without it nobody can call. `changed` is told of each change in the tree of tasks. `ways_out`
-    makes what serves a task's gateways; without it a profile that has some cannot be used.
+    makes what serves a task's gateways; without it a profile that has some cannot be used. `convene` says whether the changes
+    of a task that has ended may land, where a panel of judges is to say so.
     """
 
     started: Callable[[Header], None] | None = None
@@ -51,6 +55,7 @@ class Watcher:
     called: Callable[[Stage, CallLine], None] | None = None
     changed: Callable[[str, Node], None] | None = None
     ways_out: Callable[[Task], WaysOut] | None = None
+    convene: Callable[[Stage], bool] | None = None
 
 
 class WaysOut(Protocol):
@@ -92,14 +97,15 @@ class Run:
 
     def id_of(self, task: str) -> str:
         """Return the name of a task on this host: the run's, and for a sub-task its place in the tree."""
-        return self.journal.run + task.removeprefix(event.ROOT).replace("/", ".")
+        place = task.removeprefix(event.ROOT) if task.startswith(event.ROOT) else f"/{task}"
+        return self.journal.run + place.replace("/", ".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """What one task is to do, and where. `judged`: its command is judged like any other; else somebody chose it.
 
-    `stdin` of -1 is an empty one. `land` is auto, ask or never. `extra` are further variables of its environment.
+    `stdin` of -1 is an empty one. `land` is auto, ask, never or on-plan. `extra` are further variables of its environment.
     """
 
     argv: tuple[str, ...]
@@ -114,8 +120,10 @@ class Plot:
     stderr: int | Sink = 2
     seconds: float | None = None
     land: str = "auto"
+    plan: tuple[Step, ...] = ()  # the operator's own
     extra: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, bytes], ...] = ()  # small files for /run/broker: (name, content)
+    between: tuple[tuple[str, ...], ...] = ()  # of no parent: what lies over the real files, for each part, topmost first
 
     @property
     def envelope(self) -> Envelope:
@@ -140,6 +148,7 @@ class Stage:
     namespace: int = 0
     descriptors: list[int] = field(default_factory=list)
     ways_out: WaysOut | None = None
+    digest: WorkspaceDigest | None = None  # of what the task has changed so far; None where it changes the real files
 
     def fail(self, error: BrokerError) -> None:
         """End the task, and let the run fail with this."""
@@ -169,7 +178,7 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
     try:
         for name, content in plot.files:
             _put(folder / name, content)
-        between = plot.parent.lowers if plot.parent is not None and plot.workspace.overlay else ()
+        between = plot.parent.lowers if plot.parent is not None and plot.workspace.overlay else plot.between
         layer = _layer(run, plot, between)
         confined = confinement.confine(
             envelope, workspace, task=run.id_of(path), run_dir=str(folder), engine=engine.name,
@@ -217,6 +226,10 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         held = usage.hold_pid_namespace(sandbox.container.init_pid)
         namespace = os.fstat(held).st_ino if held >= 0 else 0
         stage = Stage(run, plot, task, sandbox, confined, layers, folder, masks, layer, between, namespace)
+        stage.digest = _digest(plot, layer)
+        plot.node.plan = PlanDesk(task.record, stage.digest)
+        if plot.plan:
+            plot.node.plan.create(plot.plan, by=Owner.OPERATOR)
         stage.descriptors += [held] if held >= 0 else []
         task.end = stage.fail
         if (called := run.watcher.called) is not None:
@@ -246,6 +259,14 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         if layer is not None:
             layer.leave()
         remove_task_folder(folder)
+
+
+def _digest(plot: Plot, layer: Layer | None) -> WorkspaceDigest | None:
+    """Return what says whether the workspace is still the one that was seen; None where the real files are changed."""
+    above = plot.parent.digest if plot.parent is not None else None
+    if layer is not None:
+        return LayerDigest(layer, above)
+    return ReadOnlyDigest(plot.workspace.path, above) if plot.workspace.read_only else None
 
 
 STOP_SECONDS = 30.0  # for sub-tasks to end when their parent does: they are killed, and their changes looked at

@@ -42,10 +42,12 @@ from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
+from broker.request.plan import Step
 from broker.stage import STOP_SECONDS, Header, Plot, Run, Stage, Watcher, staged
 from broker.task.control import Control
 from broker.task.landing import Settlement, recover_landings, settle
-from broker.task.result import Result, finished, refused
+from broker.task.plan import PlanGate
+from broker.task.result import Result, finished, held_back, refused
 from broker.task.task import OPERATOR_SCOPE
 from broker.task.tree import Node, Tree
 from broker.task.watching import sweep as sweep_control_sockets
@@ -60,6 +62,7 @@ MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the
 class RunRequest:
     """What an operator asks for. `judged`: the command itself is judged too (`broker exec`).
 
+    `land` is auto, ask, never or on-plan; `plan` is the operator's own.
     `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
     `cwd`: where in the workspace the command starts; '': the workspace itself.
     """
@@ -76,6 +79,7 @@ class RunRequest:
     stderr: int = 2
     seconds: float | None = None
     land: str = "auto"
+    plan: tuple[Step, ...] = ()
     state_dir: Path | None = None
     profile_dirs: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
@@ -99,6 +103,11 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     sandbox = request.profile.sandbox
     workspace = survey(request.workspace, mode=sandbox.workspace, shown=sandbox.show)
     state = request.state_dir or state_dir()
+    if not workspace.overlay and not workspace.read_only and (request.plan or request.land == "on-plan"):
+        raise UsageError(
+            f"a plan is bound to a copy-on-write workspace, and profile {request.profile.name} has it changed directly. "
+            'Set sandbox.workspace = "overlay" in the profile, or leave out --plan and --land on-plan'
+        )
     keep_out(
         workspace,
         {"the journals": state, "the layers": layers_base(state), "the runtime folder": runtime_base()},
@@ -109,7 +118,7 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     plot = Plot(
         argv=request.argv, node=node, workspace=workspace, cwd=request.cwd or workspace.path, judged=request.judged,
         terminal=request.terminal, stdin=request.stdin, stdout=request.stdout, stderr=request.stderr,
-        seconds=request.seconds, land=request.land,
+        seconds=request.seconds, land=request.land, plan=request.plan,
     )  # fmt: skip
     refuse_too_long(plot)
     tree = Tree(watcher.changed)
@@ -448,7 +457,8 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
             journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
     if ending.stopped:
         journal.append(event.TASK_KILLED, task=task.path, reason=ending.stopped)
-    changes = _settle(stage, sound=not lost and not ending.layer_exceeded and not ending.stopped)
+    gate = PlanGate(plot_plan) if (plot_plan := stage.plot.node.plan) is not None and stage.plot.land == "on-plan" else None
+    changes = _settle(stage, gate, sound=not lost and not ending.layer_exceeded and not ending.stopped)
     task.denials.finish()
     task.below.finish()
     common = {
@@ -456,6 +466,8 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
         "changes": changes,
     }  # fmt: skip
     result = refused(denial, **common) if denial is not None else finished(process, ending, **common)
+    if gate is not None and (why := gate.why_not(changes)):
+        result = held_back(result, why)
     journal.append(event.TASK_FINISHED, task=task.path, **result.summary())
     diagnose(
         "task.finished", run=journal.run, task=task.path, status=result.status, exit_code=result.exit_code,
@@ -464,12 +476,15 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
     return result
 
 
-def _settle(stage: Stage, *, sound: bool) -> dict[str, Any]:
+def _settle(stage: Stage, gate: PlanGate | None, *, sound: bool) -> dict[str, Any]:
     """Land what the task changed, as far as its profile permits; nothing, if it did not end as it should."""
     if stage.layer is None:
         return {}
+    land, ask = stage.plot.land, stage.run.watcher.land
+    if gate is not None:
+        land, ask = "ask", gate.may_land
     how = Settlement(
-        land=stage.plot.land if sound and stage.sandbox.failure is None else "never", ask=stage.run.watcher.land,
+        land=land if sound and stage.sandbox.failure is None else "never", ask=ask,
         keep=tuple(broker_itself(stage.layer.manifest.workspace)), aliases=stage.plot.workspace.aliases,
     )  # fmt: skip
     return settle(stage.layer, stage.task, stage.run.journal, how)

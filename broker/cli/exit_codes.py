@@ -10,6 +10,7 @@ BAD_PROFILE = 65
 INTERNAL = 70
 CANNOT_JOURNAL = 73
 BUDGET = 75
+HELD_BACK = 76
 DENIED = 77
 CANNOT_ENFORCE = 78
 TIMEOUT = 124  # as timeout(1)
@@ -25,6 +26,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (INTERNAL, "broker or its guard failed; nothing runs on without them"),
     (CANNOT_JOURNAL, "what happens could not be recorded, so it did not happen"),
     (BUDGET, "a budget that sub-tasks share is used up"),
+    (HELD_BACK, "it worked, but its changes are kept: what they may land on is not so (`--land on-plan`)"),
     (DENIED, "the profile does not permit this at all"),
     (CANNOT_ENFORCE, "this host cannot enforce a layer that the profile requires"),
     (TIMEOUT, "the time limit was reached"),

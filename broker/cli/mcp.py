@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from broker.cli.report import Reporter
-    from broker.cli.run import claim_result, seconds_of, write_result
+    from broker.cli.run import claim_result, plan_of, seconds_of, write_result
     from broker.decide.trust import Trust
     from broker.errors import UsageError
     from broker.profiles.load import load_profile
@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     reporter = Reporter(quiet=args.quiet, live=True)
     request = RunRequest(
         argv=("broker", "mcp"), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
-        trust=Trust.parse(args.trust), seconds=seconds_of(args.timeout), land=args.land, profile_dirs=tuple(args.profile_dir),
+        trust=Trust.parse(args.trust), seconds=seconds_of(args.timeout), land=args.land, plan=plan_of(args.plan),
+        profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
     end = _end_by_signal()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from broker.request.plan import Step
+
 SUMMARY = "run a command in a sandbox, under a profile"
 EXAMPLES = """
 broker run --profile builder -- my-agent --task "fix the tests"
@@ -11,6 +15,7 @@ broker run --profile research -- bash -c 'git log --oneline | head'
 broker run --engine bubblewrap --timeout 10m -- python3 agent.py
 broker run --engine docker --image go --profile builder -- bash agent.sh
 broker run --json --profile adversary -- ./review.sh > result.json
+broker run --plan plan.json --land on-plan --profile builder -- my-agent
 """
 
 
@@ -36,9 +41,12 @@ def add_sandbox_arguments(parser: argparse.ArgumentParser, *, json: bool = True)
     parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted",
                         help="untrusted clamps the task to local_write at most")  # fmt: skip
     parser.add_argument("--timeout", metavar="TIME", help="end the task after this time: 90, 30s, 10m, 2h")
-    parser.add_argument("--land", choices=("auto", "ask", "never"), default="auto",
+    parser.add_argument("--land", choices=("auto", "ask", "never", "on-plan"), default="auto",
                         help="what of the changes lands at the end, in a copy-on-write workspace: what the profile permits "
-                             "(auto, the default), the same once you have agreed (ask), or nothing yet (never: see broker land)")  # fmt: skip
+                             "(auto, the default), the same once you have agreed (ask), nothing yet (never: see broker land), "
+                             "or all of it once every step of the plan is done on it (on-plan)")  # fmt: skip
+    parser.add_argument("--plan", metavar="FILE",
+                        help="the task's plan (JSON), whose checks it cannot revise: see broker plan")  # fmt: skip
     parser.add_argument("--profile-dir", action="append", default=[], metavar="DIR",
                         help="search profiles here first; may be repeated")  # fmt: skip
     if json:
@@ -87,7 +95,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
         argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
         stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
-        profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
+        plan=plan_of(args.plan), profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
     result = supervise(request, watcher)
@@ -150,6 +158,23 @@ def _stdin() -> int:
     except OSError:
         return -1
     return 0
+
+
+def plan_of(path: str | None) -> tuple[Step, ...]:
+    """Return the steps of a --plan. Raises UsageError."""
+    if path is None:
+        return ()
+    from broker.errors import UsageError
+    from broker.request.delegation import MOST_BYTES, RequestRefused
+    from broker.request.plan import Owner, read_steps
+
+    try:
+        with open(path, "rb") as file:
+            return read_steps(file.read(MOST_BYTES + 1), Owner.OPERATOR)
+    except OSError as error:
+        raise UsageError(f"--plan {path} cannot be read: {error.strerror}. Name a file with a plan (docs/plans.md)") from None
+    except RequestRefused as refused:
+        raise UsageError(f"--plan {path}: {refused}. Correct it (docs/plans.md)") from None
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -48,24 +48,28 @@ class TaskRequest:
 
 def read_request(text: bytes | str) -> TaskRequest:
     """Read a task file's content. Raises RequestRefused."""
+    return request_of(read_json(text, "request"))
+
+
+def read_json(text: bytes | str, what: str) -> object:
+    """Read JSON that nobody trusts; `what` is what it is meant to be, for the message. Raises RequestRefused."""
     if isinstance(text, bytes):
         if len(text) > MOST_BYTES:
-            raise RequestRefused("", f"the request has {len(text)} bytes, and at most {MOST_BYTES} are read")
+            raise RequestRefused("", f"the {what} has {len(text)} bytes, and at most {MOST_BYTES} are read")
         try:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise RequestRefused("", f"the request is not UTF-8 (byte {error.start})") from None
+            raise RequestRefused("", f"the {what} is not UTF-8 (byte {error.start})") from None
     try:
-        table = json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
     except RecursionError:
-        raise RequestRefused("", "the request is nested too deeply") from None
+        raise RequestRefused("", f"the {what} is nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise RequestRefused("", f"the request is not JSON: {error.msg} (line {error.lineno})") from None
+        raise RequestRefused("", f"the {what} is not JSON: {error.msg} (line {error.lineno})") from None
     except RequestRefused:
         raise
     except ValueError as error:  # a number of thousands of digits
-        raise RequestRefused("", f"the request cannot be read: {error}") from None
-    return request_of(table)
+        raise RequestRefused("", f"the {what} cannot be read: {error}") from None
 
 
 def request_of(table: object) -> TaskRequest:
@@ -94,13 +98,14 @@ def _command(value: object) -> tuple[str, ...]:
         raise RequestRefused("command", "it is missing: a list of words")
     if len(value) > MOST_WORDS:
         raise RequestRefused("command", f"it has {len(value)} words, and at most {MOST_WORDS} are taken")
-    words = tuple(_word(word, "command") for word in value)
+    words = tuple(a_word(word, "command") for word in value)
     if not words[0]:
         raise RequestRefused("command", "its first word is empty")
     return words
 
 
-def _word(value: object, key: str) -> str:
+def a_word(value: object, key: str) -> str:
+    """Return a word of a command. Raises RequestRefused for what has no form as bytes."""
     if not isinstance(value, str):
         raise RequestRefused(key, f"each word must be text, not {type(value).__name__}")
     if "\0" in value:
@@ -132,7 +137,7 @@ def _texts(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
     value = table.get(key) or ()
     if not isinstance(value, (list, tuple)) or len(value) > MOST_WORDS:
         raise RequestRefused(key, "it must be a list of words")
-    return tuple(_word(word, key) for word in value)
+    return tuple(a_word(word, key) for word in value)
 
 
 def _one_of(table: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:

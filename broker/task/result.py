@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from broker.record.denials import DenialRow
 if TYPE_CHECKING:
     from broker.task.task import Task
 
-SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START, BUDGET = 70, 127, 126, 124, 126, 75
+SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START, BUDGET, HELD_BACK = 70, 127, 126, 124, 126, 75, 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,11 @@ class Result:
 def refused(denial: Deny, **common: Any) -> Result:
     """Return the result of a command that was denied before it started."""
     return Result(status="denied", exit_code=DENIED, reason=denial.reason, **_shared(**common))
+
+
+def held_back(result: Result, why: str) -> Result:
+    """Return a result whose changes are kept because what the operator asked for is not so. A failure keeps its own code."""
+    return replace(result, exit_code=result.exit_code or HELD_BACK, reason="; ".join(filter(None, (result.reason, why))))
 
 
 def finished(process: Process | None, ending: Ending, **common: Any) -> Result:

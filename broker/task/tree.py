@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
@@ -18,6 +18,9 @@ from broker.decide.narrowing import Tally, refuse_child
 from broker.decide.verdict import Deny
 from broker.record import event
 from broker.record.redact import redact_text, redact_words
+
+if TYPE_CHECKING:
+    from broker.task.plan import PlanDesk
 
 SHOWN = 1_000  # characters of a command, and of what was denied: an argv may have 128 KiB, and a run many tasks
 
@@ -51,6 +54,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     made: int = 0  # children so far: each gets a number of its own
     stop: Stop | None = None
+    plan: PlanDesk | None = None  # from when its sandbox is there
     over: threading.Event = field(default_factory=threading.Event)
     _shown: list[str] | None = None
 
