@@ -38,6 +38,7 @@ You are in a sandbox. This is what you may ask the broker that supervises it:
   explain TEXT           how a shell text is understood, and which rules speak
   denials                what was refused so far, here and in sub-tasks, with the reasons
   delegate -- CMD        run CMD as a sub-task that may do less; prints its result as JSON
+  plan ACTION            the plan of this task: create, revise, show, begin, check, complete
   mcp                    speak MCP on stdin and stdout: the tools of this task
 
 Examples:
@@ -319,12 +320,58 @@ def _requested(args: argparse.Namespace, command: tuple[str, ...]) -> TaskReques
 
 
 def _read(line: CallLine) -> TaskRequest:
+    return read_request(_all(line))
+
+
+def _all(line: CallLine) -> bytes:
+    """Return the caller's stdin, or as much of it as is too much."""
     text = bytearray()
     while data := line.read():
         text += data
         if len(text) > MOST_BYTES:
             break
-    return read_request(bytes(text))
+    return bytes(text)
+
+
+def _plan(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
+    from broker.request.delegation import read_json
+    from broker.serve import inside_plan
+    from broker.serve.tools_inside import Call, Problem, Workplace
+    from broker.task.plan import as_text
+
+    args = _parsed(
+        "plan", words, _JSON,
+        (("action",), {"choices": inside_plan.ACTIONS, "help": "create and revise read a plan (JSON) from stdin; begin a step; "
+                       "check has broker run its checks; complete says that it is done, which its evidence must show"}),
+        (("step",), {"nargs": "?", "default": "", "metavar": "STEP", "help": "its id; for check, STEP.N is one of its checks"}),
+    )  # fmt: skip
+    if bool(args.step) != (args.action in ("begin", "check", "complete")):
+        raise _Said(f"broker: write: broker plan {args.action}{'' if args.step else ' STEP'}\n", USAGE)
+    steps: object = None
+    if args.action in ("create", "revise"):
+        table = read_json(_all(line), "plan")
+        if not isinstance(table, dict) or set(table) != {"steps"}:
+            raise _Said('broker: a plan is one object: {"steps": [{"id": "tests", "title": "...", "checks": [...]}]}\n', USAGE)
+        steps = table["steps"]
+    call = Call()
+    line.when_gone(call.cancel)
+    found = inside_plan.act(Workplace(stage=stage), call, args.action, step=args.step, steps=steps)
+    if isinstance(found, Problem):
+        if args.json:
+            _print_json(line, found.as_dict())
+        missing = "".join(f"  {one}\n" for one in found.facts.get("missing", ()))
+        _last_words(line, f"broker: {found.message}\n{missing}", USAGE if found.code == "invalid" else 1)
+        raise CallEnded
+    if args.json:
+        _print_json(line, found)
+    else:
+        for row in found.get("checks", ()):
+            _print(line, f"{row['stdout']}{row['stderr']}")
+            ended = f"exit {row['exit_code']}" if "exit_code" in row else "denied"
+            _print(line, f"{row['check']}  {row['what']}: {ended}, {row['state']}\n")
+            _print(line, "".join(f"  {row[key]}\n" for key in ("message", "lacks") if key in row))
+        _print(line, "".join(f"{text}\n" for text in as_text(found)))
+    return int(any(row["state"] not in ("passed", "waived") for row in found.get("checks", ())))
 
 
 def _mcp(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
@@ -338,5 +385,6 @@ def _mcp(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
 
 
 VERBS: dict[str, Callable[[Stage, CallLine, str, list[str]], int]] = {
-    "profiles": _profiles, "can-i": _can_i, "explain": _explain, "denials": _denials, "delegate": _delegate, "mcp": _mcp,
+    "profiles": _profiles, "can-i": _can_i, "explain": _explain, "denials": _denials, "delegate": _delegate, "plan": _plan,
+    "mcp": _mcp,
 }  # fmt: skip
