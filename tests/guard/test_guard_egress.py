@@ -74,6 +74,34 @@ def test_what_is_no_address_out_goes_to_the_kernel(box: Sandbox) -> None:
     assert texts(box) == []
 
 
+def test_the_names_of_links_are_asked_for_as_ever(box: Sandbox) -> None:
+    # glibc sends the question with an address, of netlink.
+    assert python(box, "import socket; print(socket.if_nameindex())") == "[(1, 'lo')]"
+    assert texts(box) == []
+
+
+def test_a_connect_that_signals_interrupt_goes_on(box: Sandbox) -> None:
+    # The backlog is full, so that it waits. After each signal the kernel starts it again, and it is looked at again.
+    said = python(box, """
+import signal, threading
+server = create_server(("127.0.0.1", 0), backlog=0)
+first = create_connection(server.getsockname())
+heard, told = socketpair()
+told.setblocking(False)
+signal.set_wakeup_fd(told.fileno())
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.siginterrupt(signal.SIGALRM, False)  # SA_RESTART
+threading.Thread(target=lambda: (heard.recv(5, MSG_WAITALL), server.accept())).start()
+second = socket()
+signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+second.connect(server.getsockname())
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(second.getpeername() == server.getsockname())
+""")  # fmt: skip
+    assert said == "True"
+    assert texts(box) == []
+
+
 def test_the_same_text_is_noted_once_a_second_and_another_at_once(box: Sandbox) -> None:
     said = python(box, """
 import time
