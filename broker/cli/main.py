@@ -33,6 +33,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
     ),
     "can-i": ("Understand", "broker.cli.can_i", "say whether a profile permits a command, and why"),
     "profile": ("Set up", "broker.cli.profile", "list, show, check, compare, write and import profiles"),
+    "install": ("Set up", "broker.cli.install", "make an agent on the host ask broker before it uses a tool"),
+    "uninstall": ("Set up", "broker.cli.uninstall", "take broker's hooks out of an agent's settings"),
     "image": ("Set up", "broker.cli.image", "build and list the images that sandboxes start from"),
     "doctor": ("Set up", "broker.cli.doctor", "prove which layers are effective on this host"),
     "completion": ("Set up", "broker.cli.completion", "print a completion script for bash, zsh or fish"),
