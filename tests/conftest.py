@@ -21,6 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_bubblewrap: bubblewrap, allowed to make its namespaces")
     config.addinivalue_line("markers", "needs_root: the right to do anything on this machine")
     config.addinivalue_line("markers", "needs_strace: strace, which makes system calls fail")
+    config.addinivalue_line("markers", "needs_nats: nats-server, to export to")
     config.addinivalue_line("markers", "needs_chromium: a browser, to look at the pages that we write")
     config.addinivalue_line("markers", "compat: large tool chains; run by `make compat`")
 
@@ -81,6 +82,12 @@ def strace_missing() -> str | None:
 
 
 @functools.cache
+def nats_missing() -> str | None:
+    """Say that there is no nats-server, or None."""
+    return None if shutil.which("nats-server") else "nats-server is missing. Run: apt-get install nats-server"
+
+
+@functools.cache
 def chromium_missing() -> str | None:
     """Say that there is no browser, or None."""
     return None if shutil.which("chromium") else "chromium is missing. Run: apt-get install chromium"
@@ -91,5 +98,6 @@ NEEDS: dict[str, Callable[..., str | None]] = {
     "needs_bubblewrap": bubblewrap_missing,
     "needs_root": root_missing,
     "needs_strace": strace_missing,
+    "needs_nats": nats_missing,
     "needs_chromium": chromium_missing,
 }

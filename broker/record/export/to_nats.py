@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from broker.errors import UsageError
 from broker.record.export.message import ExportError, Format, Message, Refused, Unreachable
@@ -29,6 +30,7 @@ class NatsSink:
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
         self._stream_context: JetStreamContext | None = None
+        self._lost = asyncio.Event()
         self._subject = ""
 
     def deliver(self, format_: Format, messages: Sequence[Message]) -> None:
@@ -38,13 +40,13 @@ class NatsSink:
     async def _deliver(self, format_: Format, messages: Sequence[Message]) -> None:
         try:
             context = await self._connected()
-            await asyncio.gather(*(
+            await self._unless_lost(asyncio.gather(*(
                 context.publish(
                     self._subject_of(message), format_.single(message), timeout=SECONDS, stream=self._stream,
                     headers={"Nats-Msg-Id": message.id},
                 )
                 for message in messages
-            ))  # fmt: skip
+            )))  # fmt: skip
         except APIError as error:
             if error.code is not None and 500 <= error.code < 600 and error.code != 501:
                 raise Unreachable(f"stream {self._stream} at {self._shown}: {error.description or error}") from error
@@ -53,13 +55,29 @@ class NatsSink:
             await self._drop()
             raise Unreachable(f"{self._shown} does not answer: {str(error) or type(error).__name__}") from error
 
+    async def _unless_lost(self, publishing: asyncio.Future[list[Any]]) -> None:
+        """Wait for all, but not for answers that cannot come any more because the connection is gone."""
+        lost = asyncio.ensure_future(self._lost.wait())
+        either: set[asyncio.Future[Any]] = {publishing, lost}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not publishing.done():
+                raise ConnectionResetError("the connection was lost")
+            publishing.result()
+        finally:
+            lost.cancel()
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+
     async def _connected(self) -> JetStreamContext:
         if self._client is not None and self._client.is_connected and self._stream_context is not None:
             return self._stream_context
         await self._drop()
+        self._lost = asyncio.Event()
         self._client = await nats.connect(
-            self._url, name="broker export", connect_timeout=5, allow_reconnect=False, error_cb=_quiet,
-            user_credentials=self._credentials,
+            self._url, disconnected_cb=self._is_lost, name="broker export", connect_timeout=5, allow_reconnect=False, error_cb=_quiet,
+            # To try again is the pump's business, which knows for how long.
+            max_reconnect_attempts=1, reconnect_time_wait=0, user_credentials=self._credentials,
         )  # fmt: skip
         self._stream_context = self._client.jetstream(timeout=SECONDS, publish_async_max_pending=4_000)
         try:
@@ -76,6 +94,9 @@ class NatsSink:
         if self._subject.endswith(">"):
             return f"{self._subject[:-1]}{message.id.partition('/')[0]}.{message.type or 'event'}"
         return self._subject.replace("*", message.type.replace(".", "_") or "event")
+
+    async def _is_lost(self) -> None:
+        self._lost.set()
 
     async def _drop(self) -> None:
         client, self._client = self._client, None
