@@ -23,10 +23,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from broker.decide.plan import Unfounded
 from broker.decide.verdict import Deny
 from broker.enforce.runtime import OwnerMark, runtime_base
-from broker.errors import HostCannotEnforce
-from broker.task.control_socket import FOLDER, control_folder, is_our_operator, listen, socket_name
+from broker.errors import HostCannotEnforce, JournalError
+from broker.task.control_socket import (
+    FOLDER,
+    control_folder,
+    is_our_operator,
+    listen,
+    operator_of,
+    socket_name,
+)
+from broker.task.plan import as_table
 from broker.task.tree import Node, Tree, denial_row
 
 TICK = 0.01  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
@@ -233,9 +242,24 @@ class Control:
             case {"op": "stop", "task": str(path)}:
                 stopped = self._tree.stop(path, KILLED)
                 reader.put(_encoded({"event": "stopping", "task": path, "tasks": stopped}))
+            case {"op": "waive", "task": str(path), "step": str(step), "check": int(check), "because": str(because)}:
+                reader.put(_encoded(self._waive(reader, path, (step, check), because)))
             case _:
-                reader.put(_encoded({"event": "error", "reason": "say tree, follow, or stop with a task"}))
+                reader.put(_encoded({"event": "error", "reason": "say tree, follow, stop with a task, or waive with a check of one"}))
                 reader.leaving = True
+
+    def _waive(self, reader: _Reader, path: str, check: tuple[str, int], because: str) -> dict[str, object]:
+        """Let a check of a task's plan be, on the word of whoever is connected: the kernel says who that is."""
+        node = self._tree.find(path)
+        if node is None or node.plan is None:
+            return {"event": "refused", "reason": f"there is no task {path!a} that runs"}
+        try:
+            found = node.plan.waive(*check, who=operator_of(reader.connection), because=because)
+        except JournalError as error:
+            return {"event": "refused", "reason": str(error)}
+        if isinstance(found, Unfounded):
+            return {"event": "refused", "reason": found.reason}
+        return {"event": "waived", "task": path, "plan": as_table(found)}
 
     def _send(self, reader: _Reader) -> None:
         reader.send()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import struct
 from pathlib import Path
@@ -84,6 +85,15 @@ def is_our_operator(connection: socket.socket) -> bool:
         return False
     depth = _depth(str(pid))
     return depth > 0 and depth == _depth("self")
+
+
+def operator_of(connection: socket.socket) -> str:
+    """Return who is at the other end, for the record: the kernel noted it."""
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _depth(process: str) -> int:

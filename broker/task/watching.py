@@ -37,6 +37,7 @@ class Watched:
     denials: deque[Row] = field(default_factory=lambda: deque(maxlen=DENIALS_SHOWN))
     over: bool = False
     stopping: list[str] | None = None
+    answer: Row | None = None  # to what was asked last, where that has one
     _buffer: bytearray = field(default_factory=bytearray)
 
     @property
@@ -87,6 +88,8 @@ class Watched:
                 self.denials.append(message)
             case {"event": "stopping", "tasks": list(paths)}:
                 self.stopping = paths
+            case {"event": "waived" | "refused"}:
+                self.answer = message
 
     def seconds(self, row: Row) -> float:
         """How long a task ran, or has run by now."""
@@ -218,6 +221,16 @@ def stop(run: Watched, path: str, seconds: float) -> tuple[list[str], list[str]]
         listen([run], left)
     ended: list[str] = run.stopping or []
     return ended, [] if run.over else _still_running(run)
+
+
+def waive(run: Watched, path: str, step: str, check: int, because: str) -> Row | None:
+    """Have a check of a task's plan waived. Returns the answer (waived with the plan, refused with a reason); None: there is none."""
+    run.answer = None
+    run.ask(op="waive", task=path, step=step, check=check, because=because)
+    deadline = time.monotonic() + PATIENCE
+    while run.answer is None and not run.over and (left := deadline - time.monotonic()) > 0:
+        listen([run], left)
+    return run.answer
 
 
 def _still_running(run: Watched) -> list[str]:
