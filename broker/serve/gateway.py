@@ -14,9 +14,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from broker.classify import classify
+from broker.classify.risk import Risk
+from broker.decide.egress import host_listed, refused
 from broker.decide.gateway import FIRST_PORT, Gateway
-from broker.decide.verdict import Deny
+from broker.decide.verdict import Allow, Deny, Layer
 from broker.errors import JournalError
+from broker.record import event
+from broker.request.operation import Connection
 from broker.serve.credentials import Credentials
 from broker.serve.upstream import Upstream
 from broker.serve.visit import MOST_LOOKED_INTO, Visit
@@ -170,13 +175,34 @@ class Gateways:
             with self._lock:
                 self._tunnels.discard(outer)
 
-    def is_new(self, denial: Deny) -> bool:
+    def may_connect(self, host: str, port: int, what: str) -> Deny | None:
+        """Decide about a connection through the proxy, and record it. Raises JournalError.
+
+        A listed host is a place, and no permission: that is the ceiling's, or a grant's that something in the task was started with.
+        """
+        denial = None
+        if not host_listed(host, port, self.hosts):
+            denial = refused(what, "network.hosts", f"The profile lets only these be reached: {', '.join(self.hosts)}.")
+        elif not self._may_reach_out():
+            denial = refused(what, "network.ceiling", "The profile lists the host, but nothing here may do what is network_egress.")
+        operation = Connection(address=host, port=port)
+        verdict = denial or Allow(layer=Layer.PROFILE, rule="network.hosts", effects=frozenset({Risk.NETWORK_EGRESS}))
+        if denial is None or self._is_new(what):
+            self.record(event.CONNECTION_DECIDED, **event.decided(operation, classify(operation, self._task.context), verdict))
+        if denial is not None:
+            self.refuse(denial)
+        return denial
+
+    def _may_reach_out(self) -> bool:
+        task = self._task
+        return any(Risk.NETWORK_EGRESS in effects for effects in (task.envelope.effects, *(grant.effects for grant in task.grants())))
+
+    def _is_new(self, what: str) -> bool:
         """Whether a refusal deserves a line of its own: a loop of attempts must not fill the record."""
-        key = hash(denial.what)
         with self._lock:
-            if key in self._refused or len(self._refused) >= MOST_REFUSED:
+            if hash(what) in self._refused or len(self._refused) >= MOST_REFUSED:
                 return False
-            self._refused.add(key)
+            self._refused.add(hash(what))
             return True
 
     def record(self, kind: str, **fields: object) -> None:

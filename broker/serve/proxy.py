@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import h11
 
-from broker.decide.egress import host_listed, refused
 from broker.decide.gateway import Gateway
 from broker.decide.wording import shorten
 from broker.record import event
@@ -50,16 +49,10 @@ def serve_proxy(ways: Gateways, client: socket.socket) -> None:
 def _admitted(ways: Gateways, visit: Visit, place: str, port: int, what: str) -> tuple[str, int] | None:
     """Return the host and port of a target that is listed; otherwise refuse it. `port`: the one that is meant when it names none."""
     found = _PLACE.fullmatch(place)
-    host, number = (found[1].lower().removesuffix("."), int(found[2] or port)) if found else ("", 0)
-    if host and host_listed(host, number, ways.hosts):
-        ways.record(event.CONNECTION_DECIDED, host=host, port=number, verdict="allow", rule="network.hosts", reason="")
-        return host, number
-    denial = refused(what, "network.hosts", f"The profile lets only these be reached: {', '.join(ways.hosts)}.")
-    if ways.is_new(denial):
-        ways.record(
-            event.CONNECTION_DECIDED, host=host or shorten(place, 253), port=number, verdict="deny", rule=denial.rule, reason=denial.reason
-        )
-    ways.refuse(denial)
+    host, number = (found[1].lower(), int(found[2] or port)) if found else (shorten(place, 253), 0)
+    denial = ways.may_connect(host, number, what)
+    if denial is None:
+        return host.removesuffix("."), number
     visit.answer(403, denial.rule, f"{denial.reason} Instead: {denial.hint}")
     return None
 

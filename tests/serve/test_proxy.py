@@ -154,7 +154,7 @@ def test_a_listed_host_is_reached_and_half_of_the_connection_can_end(house: Hous
     [row] = door.answered()
     assert (row["method"], row["path"], row["status"]) == ("CONNECT", f"localhost:{upstream.port}", 200)
     assert (row["sent"], row["received"]) == (len(body), len(body))
-    assert [(row["host"], row["verdict"]) for row in door.events("connection.decided")] == [("localhost", "allow")]
+    assert [(row["operation"]["address"], row["verdict"]) for row in door.events("connection.decided")] == [("localhost", "allow")]
 
 
 def test_a_side_that_does_not_read_does_not_stop_the_other_direction(house: House) -> None:

@@ -110,7 +110,7 @@ class Door:
         self.told: list[Deny] = []
         self.failed: list[BrokerError] = []
         profile = Profile(
-            name="test", max_risk=Risk.SAFE, effects=up_to(Risk.SAFE), gateways=gateways, hosts=hosts,
+            name="test", max_risk=Risk.NETWORK_EGRESS, effects=up_to(Risk.NETWORK_EGRESS), gateways=gateways, hosts=hosts,
         )  # fmt: skip
         self.task = Task(
             path="root", envelope=Envelope(profile=profile, trust=Trust.TRUSTED),
