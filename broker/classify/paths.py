@@ -312,6 +312,12 @@ def _home_parts(parts: list[str], context: Context) -> list[str] | None:
     return None
 
 
+def _is_ours_of_root(path: str, context: Context) -> bool:
+    """Whether what lies in /root is the task's: its home is there, or the project that it was given."""
+    own = context.workspace.startswith("/root/") and under(path, context.workspace)
+    return own or context.home.startswith("/root")
+
+
 def find_entry(
     kind: str, path: str | None, text: str, context: Context, *, inside: bool = False
 ) -> Entry | None:
@@ -326,7 +332,7 @@ def find_entry(
     parts = lower.split("/") if lower else []
     if parts:
         entry = _lookup(catalogue(kind, "absolute"), parts, 0, inside=inside)
-        if entry is not None and not (entry.parts == ("root",) and context.home.startswith("/root")):
+        if entry is not None and not (entry.parts == ("root",) and _is_ours_of_root(path, context)):
             return entry
     home = _home_parts(parts, context)
     if home:

@@ -56,6 +56,15 @@ def test_each_target_of_the_system_is_persistence(context: Context) -> None:
         assert "persistence" in write("/" + example(entry), context)
 
 
+def test_a_project_below_the_superusers_home_is_the_tasks_own_and_the_rest_of_it_is_not() -> None:
+    context = Context(cwd="/root/project", home="/home/agent", workspace="/root/project")
+    assert read("/root/project/a.txt", context) == set()
+    assert write("/root/project/a.txt", context) == {"local_write"}
+    assert read("/root/other/a.txt", context) == {"system_write"}
+    assert "system_write" in write("/root/a.txt", context)
+    assert read("/root/project/.env", context) == {"system_write"}
+
+
 def test_each_secret_of_a_home_is_one(context: Context) -> None:
     for entry in entries("secret", "home"):
         assert read("/home/dev/" + example(entry), context) == {"system_write"}
