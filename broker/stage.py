@@ -21,7 +21,7 @@ from broker.enforce import confinement, mounts, network, status, usage
 from broker.enforce.attach import Sink, Source
 from broker.enforce.calls import CallLine
 from broker.enforce.engine import Engine, Overlay
-from broker.enforce.layer import Layer, Manifest, file_clock, layers_base, make_layer
+from broker.enforce.layer import Layer, Manifest, adopt_layer, file_clock, layers_base, make_layer
 from broker.enforce.layer_digest import LayerDigest, ReadOnlyDigest
 from broker.enforce.masks import Masks
 from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base
@@ -34,6 +34,7 @@ from broker.record.log import diagnose
 from broker.record.recorded import profile_data
 from broker.request.plan import Owner, Step
 from broker.task.changes import Judged
+from broker.task.landing import Gate
 from broker.task.plan import PlanDesk, WorkspaceDigest
 from broker.task.task import Task
 from broker.task.tree import Node, Tree
@@ -45,8 +46,8 @@ class Watcher:
 
     `denied` gets the task's path, the tool and the denial. `called` serves a process of a sandbox that calls the broker,
     on a thread of its own; without it nobody can call. `changed` is told of each change in the tree of tasks. `ways_out`
-    makes what serves a task's gateways; without it a profile that has some cannot be used. `convene` says whether the changes
-    of a task that has ended may land, where a panel of judges is to say so.
+    makes what serves a task's gateways; without it a profile that has some cannot be used. `convene` has a panel judge the
+    changes of a task that has ended, and returns what lets them land, or does not; without it --land on-panel lands nothing.
     """
 
     started: Callable[[Header], None] | None = None
@@ -55,7 +56,7 @@ class Watcher:
     called: Callable[[Stage, CallLine], None] | None = None
     changed: Callable[[str, Node], None] | None = None
     ways_out: Callable[[Task], WaysOut] | None = None
-    convene: Callable[[Stage], bool] | None = None
+    convene: Callable[[Stage], Gate] | None = None
 
 
 class WaysOut(Protocol):
@@ -105,7 +106,7 @@ class Run:
 class Plot:
     """What one task is to do, and where. `judged`: its command is judged like any other; else somebody chose it.
 
-    `stdin` of -1 is an empty one. `land` is auto, ask, never or on-plan. `extra` are further variables of its environment.
+    `stdin` of -1 is an empty one. `land` is auto, ask, never, on-plan or on-panel. `extra` are further variables of its environment.
     """
 
     argv: tuple[str, ...]
@@ -123,6 +124,7 @@ class Plot:
     plan: tuple[Step, ...] = ()  # the operator's own
     extra: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, bytes], ...] = ()  # small files for /run/broker: (name, content)
+    continues: str = ""  # a run of this workspace whose kept changes the task begins with
     between: tuple[tuple[str, ...], ...] = ()  # of no parent: what lies over the real files, for each part, topmost first
 
     @property
@@ -310,5 +312,7 @@ def _layer(run: Run, plot: Plot, between: tuple[tuple[str, ...], ...]) -> Layer 
         digest=profile.digest, trust=plot.envelope.effective_trust.label, engine=run.engine.name, began=file_clock(),
         owner=str(OwnerMark.mine()), parts=parts, parent=above.run if above is not None else "",
     )  # fmt: skip
+    if plot.continues:
+        return adopt_layer(layers_base(run.state), plot.continues, manifest)
     views = parent.sandbox.views if above is not None and parent is not None else ()
     return make_layer(layers_base(run.state), manifest, views, between)

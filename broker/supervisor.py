@@ -45,7 +45,7 @@ from broker.request.operation import Exec
 from broker.request.plan import Step
 from broker.stage import STOP_SECONDS, Header, Plot, Run, Stage, Watcher, staged
 from broker.task.control import Control
-from broker.task.landing import Settlement, recover_landings, settle
+from broker.task.landing import Gate, Settlement, recover_landings, settle
 from broker.task.plan import PlanGate
 from broker.task.result import Result, finished, held_back, refused
 from broker.task.task import OPERATOR_SCOPE
@@ -62,9 +62,10 @@ MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the
 class RunRequest:
     """What an operator asks for. `judged`: the command itself is judged too (`broker exec`).
 
-    `land` is auto, ask, never or on-plan; `plan` is the operator's own.
+    `land` is auto, ask, never, on-plan or on-panel; `plan` is the operator's own.
     `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
-    `cwd`: where in the workspace the command starts; '': the workspace itself.
+    `cwd`: where in the workspace the command starts; '': the workspace itself. `task_file` is what it finds in $BROKER_TASK.
+    `facts` are added to the first event. `continues` is a run whose kept changes this one goes on with.
     """
 
     argv: tuple[str, ...]
@@ -83,6 +84,9 @@ class RunRequest:
     state_dir: Path | None = None
     profile_dirs: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
+    task_file: bytes = b""
+    facts: tuple[tuple[str, str], ...] = ()
+    continues: str = ""
     cwd: str = ""
 
 
@@ -118,7 +122,9 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     plot = Plot(
         argv=request.argv, node=node, workspace=workspace, cwd=request.cwd or workspace.path, judged=request.judged,
         terminal=request.terminal, stdin=request.stdin, stdout=request.stdout, stderr=request.stderr,
-        seconds=request.seconds, land=request.land, plan=request.plan,
+        seconds=request.seconds, land=request.land, plan=request.plan, continues=request.continues,
+        extra=(("BROKER_TASK", "/run/broker/task.json"),) if request.task_file else (),
+        files=(("task.json", request.task_file),) if request.task_file else (),
     )  # fmt: skip
     refuse_too_long(plot)
     tree = Tree(watcher.changed)
@@ -135,7 +141,7 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
             event.RUN_STARTED, command=request.argv, profile=request.profile.name, digest=request.profile.digest,
             source=request.profile.source, max_risk=request.profile.max_risk, workspace=workspace.path,
             engine=engine.name, engine_why=why, trust=request.trust.label, broker_pid=os.getpid(), user=os.getuid(),
-            **trace.parent(os.environ),
+            **trace.parent(os.environ), **dict(request.facts),
         )  # fmt: skip
         try:
             _sweep(here)
@@ -196,7 +202,7 @@ def refuse_too_long(plot: Plot) -> None:
 
 def carry(here: Run, plot: Plot) -> Result:
     """Make a task's sandbox, run its command there, and account for it. The run ends with its first task."""
-    is_root = plot.parent is None
+    is_root = plot.node is here.tree.root
     with staged(here, plot) as stage:
         if is_root and here.watcher.started is not None:
             here.watcher.started(_header(stage))
@@ -457,8 +463,9 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
             journal.append(event.LIMITS_EXCEEDED, task=task.path, limit=name)
     if ending.stopped:
         journal.append(event.TASK_KILLED, task=task.path, reason=ending.stopped)
-    gate = PlanGate(plot_plan) if (plot_plan := stage.plot.node.plan) is not None and stage.plot.land == "on-plan" else None
-    changes = _settle(stage, gate, sound=not lost and not ending.layer_exceeded and not ending.stopped)
+    sound = not lost and not ending.layer_exceeded and not ending.stopped
+    gate = _gate(stage, sound=sound)
+    changes = _settle(stage, gate, sound=sound)
     task.denials.finish()
     task.below.finish()
     common = {
@@ -476,7 +483,17 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
     return result
 
 
-def _settle(stage: Stage, gate: PlanGate | None, *, sound: bool) -> dict[str, Any]:
+def _gate(stage: Stage, *, sound: bool) -> Gate | None:
+    """Return what the changes may land on, where that is more than the profile. None, and on-panel: they do not land."""
+    plan, convene = stage.plot.node.plan, stage.run.watcher.convene
+    if stage.plot.land == "on-plan" and plan is not None:
+        return PlanGate(plan)
+    if stage.plot.land == "on-panel" and convene is not None and stage.layer is not None and not stage.layer.untouched():
+        return convene(stage) if sound and stage.sandbox.failure is None else None
+    return None
+
+
+def _settle(stage: Stage, gate: Gate | None, *, sound: bool) -> dict[str, Any]:
     """Land what the task changed, as far as its profile permits; nothing, if it did not end as it should."""
     if stage.layer is None:
         return {}

@@ -61,7 +61,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Option]:
             for child in action.choices.values():
                 yield from _options(child)
         elif action.option_strings and action.help is not argparse.SUPPRESS:
-            choices = tuple(str(choice) for choice in action.choices or ())
+            choices = tuple(str(choice) for choice in action.choices or getattr(action, "words", None) or ())
             yield tuple(action.option_strings), action.help or "", choices, action.nargs != 0
 
 

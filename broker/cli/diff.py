@@ -8,9 +8,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from broker.task.diff_text import Diff
     from broker.cli.terminal import Colours
     from broker.enforce.layer import Layer
+    from broker.task.diff_text import Diff
 
 SUMMARY = "show the changes of a task that are kept, not landed"
 EXAMPLES = """
@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the changes. On a terminal they are coloured, made harmless to look at, and shown in a pager."""
     import sys
 
-    from broker.task.diff_text import Diff, stat_lines
     from broker.cli.terminal import Colours
     from broker.enforce.changes import changes_of
     from broker.enforce.layer import find_layer, layers_base
     from broker.record.run_files import state_dir
+    from broker.task.diff_text import Diff, stat_lines
     from broker.task.landing import select
 
     layer = find_layer(layers_base(state_dir()), args.task)

@@ -39,6 +39,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "image": ("Set up", "broker.cli.image", "build and list the images that sandboxes start from"),
     "doctor": ("Set up", "broker.cli.doctor", "prove which layers are effective on this host"),
     "completion": ("Set up", "broker.cli.completion", "print a completion script for bash, zsh or fish"),
+    "judge": ("Afterwards", "broker.cli.judge", "have a panel of judges decide on changes, or find out what a panel catches"),
     "diff": ("Afterwards", "broker.cli.diff", "show the changes of a task that are kept, not landed"),
     "land": ("Afterwards", "broker.cli.land", "carry kept changes of a task into the workspace"),
     "discard": ("Afterwards", "broker.cli.discard", "throw away the kept changes of a task"),

@@ -33,6 +33,29 @@ def columns() -> int:
         return 80
 
 
+class Choice(argparse.Action):
+    """An option that takes one of several words, of which one (`named`) is followed by a name: `--land on-panel review`.
+
+    The name becomes `args.NAME_AT`; it is '' with any other word.
+    """
+
+    def __init__(self, *, words: tuple[str, ...], named: str, name_at: str, **options: Any) -> None:
+        super().__init__(nargs="+", **options)
+        self.words, self.named, self.name_at = words, named, name_at
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        """Take the words behind the option."""
+        word, *rest = values
+        if word not in self.words:
+            parser.error(f"{option_string} {word!a}: it is {', '.join(self.words)}")
+        if word == self.named and len(rest) != 1:
+            parser.error(f"{option_string} {word} is followed by a name, as a word of its own: {option_string} {word} NAME")
+        if word != self.named and rest:
+            parser.error(f"what is {rest[0]!a} behind {option_string} {word}? Only {self.named} is followed by a name")
+        setattr(namespace, self.dest, word)
+        setattr(namespace, self.name_at, rest[0] if rest else "")
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, with our exit code, no guessing of abbreviations, and examples below the options."""
 
@@ -69,11 +92,11 @@ class Parser(argparse.ArgumentParser):
                 return words[:index], words[index + 1 :]
             if not word.startswith("-") or word == "-":
                 return words[:index], words[index:]
-            index += 2 if self._takes_next(word) else 1
+            index += 1 + self._taken(word, words[index + 1] if index + 1 < len(words) else "")
         return words, []
 
-    def _takes_next(self, word: str) -> bool:
-        """Tell whether this option's value is the next word."""
+    def _taken(self, word: str, following: str) -> int:
+        """Return how many of the next words are this option's: of some, one value has a value of its own."""
         table = self._option_string_actions
         if word.startswith("--"):
             action = table.get(word)  # with `=`, it is not in the table
@@ -83,5 +106,7 @@ class Parser(argparse.ArgumentParser):
                 word = f"-{word[2:]}"
                 action = table.get(word[:2])
             if len(word) > 2:
-                return False  # -pbuilder
-        return action is not None and action.nargs is None
+                return 0  # -pbuilder
+        if isinstance(action, Choice):
+            return 2 if following == action.named else 1
+        return 1 if action is not None and action.nargs is None else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from broker.cli.parser import Choice
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from broker.request.plan import Step
@@ -16,12 +18,18 @@ broker run --engine bubblewrap --timeout 10m -- python3 agent.py
 broker run --engine docker --image go --profile builder -- bash agent.sh
 broker run --json --profile adversary -- ./review.sh > result.json
 broker run --plan plan.json --land on-plan --profile builder -- my-agent
+broker run --land on-panel review --rounds 3 --profile builder -- my-agent
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_sandbox_arguments(parser)
+    parser.add_argument("--rounds", type=int, default=1, metavar="N",
+                        help="with --land on-panel: run the command again on what it left while the panel blocks it, N times in all; "
+                             "it finds what the judges found in $BROKER_TASK")  # fmt: skip
+    parser.add_argument("--goal", default="", metavar="TEXT",
+                        help="with --land on-panel: what you want, for the judges, and for the command in $BROKER_TASK")  # fmt: skip
     terminal = parser.add_mutually_exclusive_group()
     terminal.add_argument("--tty", action="store_true", default=None, dest="tty",
                           help="give the command a terminal of its own (default: when stdin and stdout are one)")  # fmt: skip
@@ -41,10 +49,13 @@ def add_sandbox_arguments(parser: argparse.ArgumentParser, *, json: bool = True)
     parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted",
                         help="untrusted clamps the task to local_write at most")  # fmt: skip
     parser.add_argument("--timeout", metavar="TIME", help="end the task after this time: 90, 30s, 10m, 2h")
-    parser.add_argument("--land", choices=("auto", "ask", "never", "on-plan"), default="auto",
+    parser.set_defaults(panel="")
+    parser.add_argument("--land", action=Choice, words=("auto", "ask", "never", "on-plan", "on-panel"), named="on-panel", name_at="panel",
+                        default="auto", metavar="HOW",
                         help="what of the changes lands at the end, in a copy-on-write workspace: what the profile permits "
                              "(auto, the default), the same once you have agreed (ask), nothing yet (never: see broker land), "
-                             "or all of it once every step of the plan is done on it (on-plan)")  # fmt: skip
+                             "all of it once every step of the plan is done on it (on-plan), or all of it if a panel of judges "
+                             "passes it (on-panel NAME: see broker judge)")  # fmt: skip
     parser.add_argument("--plan", metavar="FILE",
                         help="the task's plan (JSON), whose checks it cannot revise: see broker plan")  # fmt: skip
     parser.add_argument("--profile-dir", action="append", default=[], metavar="DIR",
@@ -64,6 +75,10 @@ def run(args: argparse.Namespace) -> int:
         from broker.errors import UsageError
 
         raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
+    if args.land != "on-panel" and (args.rounds != 1 or args.goal):
+        from broker.errors import UsageError
+
+        raise UsageError("--rounds and --goal go with a panel of judges. Add --land on-panel NAME, or leave them out")
     terminal = args.tty
     if terminal and not (sys.stdin is not None and sys.stdin.isatty()):
         from broker.errors import UsageError
@@ -98,9 +113,14 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
         plan=plan_of(args.plan), profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
-    result = supervise(request, watcher)
+    if args.land == "on-panel":
+        from broker.cli.on_panel import carry_on_panel
+
+        result, more = carry_on_panel(args, request, watcher, reporter)
+    else:
+        result, more = supervise(request, watcher), {}
     reporter.finished(result)
-    write_result(args, result.as_dict())
+    write_result(args, result.as_dict() | more)
     return result.exit_code
 
 

@@ -43,6 +43,7 @@ class Manifest:
     `judged` says that every change was looked at; `withheld` are the paths (absolute) that the profile did not permit,
     with the reason of each. `put_back` are the real files (part, path, ctime) that a landing took away and put back: to
     be moved changed their ctime. `parent` is the layer of the task that this one's changes land in, '' for the real files.
+    `panel` says that a panel of judges did not pass the changes ('': it did, or none was asked).
     """
 
     run: str
@@ -62,6 +63,7 @@ class Manifest:
     withheld: tuple[tuple[str, str], ...] = ()
     put_back: tuple[tuple[int, str, int], ...] = ()
     parent: str = ""
+    panel: str = ""
     format: int = FORMAT
 
 
@@ -226,6 +228,26 @@ def make_layer(
             "workspace", f"no layer can be made in {base}: {error.strerror}", "Set BROKER_LAYER_DIR to a folder of yours"
         ) from error
     return layer
+
+
+def adopt_layer(base: Path, run: str, manifest: Manifest) -> Layer:
+    """Let a new task go on with the kept changes of an earlier one, and return its layer: it is the same, under another name.
+
+    What changed in the real files since the *earlier* task began stays a conflict. Raises UsageError where there are no kept
+    changes of that run, or of another workspace.
+    """
+    layer = find_layer(base, run)
+    with layer.locked():
+        kept = layer.manifest
+        if kept.state != "kept" or kept.parent:
+            raise UsageError(f"{run} has no kept changes of its own that another task could go on with")
+        if kept.parts != manifest.parts:
+            raise UsageError(f"the changes of {run} are of {kept.workspace}. Go on with them there: --workspace DIR")
+        folder = base / manifest.run
+        # First the manifest: should we die in between, what says that nobody passed the changes still lies beside them.
+        layer.update(**{**asdict(manifest), "parts": kept.parts, "began": kept.began, "put_back": kept.put_back, "panel": kept.panel})
+        layer.folder.rename(folder)
+    return Layer(folder, layer.manifest)
 
 
 def prepare_base(base: Path) -> None:

@@ -78,6 +78,9 @@ LANDING_FINISHED = "landing.finished"
 LANDING_FAILED = "landing.failed"
 LAYER_KEPT = "layer.kept"
 LAYER_DISCARDED = "layer.discarded"
+PANEL_CONVENED = "panel.convened"
+JUDGE_VERDICT = "judge.verdict"
+PANEL_DECIDED = "panel.decided"
 
 ROOT = "root"  # the task path of the operator's own task
 GENESIS = "0" * 64  # `prev` of a first line

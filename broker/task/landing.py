@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from broker.enforce import landing
 from broker.enforce.changes import Change, Kind, WorkspaceMoved, changes_of
@@ -35,6 +35,16 @@ class Settlement:
     ask: Callable[[Judged], bool] | None = None
     keep: tuple[str, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+
+
+class Gate(Protocol):
+    """What changes may land on, beyond the profile: a plan that is done, a panel that passed them."""
+
+    def may_land(self, judged: Judged) -> bool:
+        """Whether they do."""
+
+    def why_not(self, changes: Mapping[str, Any]) -> str:
+        """Say what is in the way, once they were settled; '' if nothing was."""
 
 
 def settle(layer: Layer, task: Task, journal: Journal, how: Settlement) -> dict[str, Any]:
@@ -134,6 +144,12 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
                 f"nobody judged the changes of {layer.run}: its task did not come to an end. Look at them (broker diff "
                 f"{layer.run}), and name the paths, or say --all"
             )
+        against = layer.manifest.panel
+        if against and not paths and not everything:
+            raise UsageError(
+                f"the changes of {layer.run} may not land: {against}. Have them judged again (broker judge {layer.run}), or decide "
+                "against it: name the paths, or say --all"
+            )
         if landing.interrupted(layer):
             landing.recover(layer)
         withheld = {} if everything or paths else dict(layer.manifest.withheld)
@@ -154,7 +170,8 @@ def land_by_hand(layer: Layer, state: Path, paths: Sequence[str], *, everything:
                 event.RUN_STARTED, command=["broker", "land", layer.run, *paths, *(["--all"] if everything else [])],
                 of=layer.run, workspace=layer.manifest.workspace, broker_pid=os.getpid(), user=os.getuid(),
             )  # fmt: skip
-            done = carry(layer, judged, journal, event.ROOT, decided_by="operator") if judged.landing else []
+            word = {"decided_by": "operator"} | ({"against": against} if against else {})
+            done = carry(layer, judged, journal, event.ROOT, **word) if judged.landing else []
             journal.append(event.RUN_FINISHED, status="finished", exit_code=0, landed=len(done))
         left = len(before) - len(done)
         result = as_result(judged, done, layer, layer.run if left else "")

@@ -90,11 +90,17 @@ class Node:
             self._shown = _beginning(redact_words(self.argv))
         return self._shown
 
+    def _above(self) -> str | None:
+        """Return the path of the task that it is shown below: a judge has none above it, and is shown with the run."""
+        if self.parent is not None:
+            return self.parent.path
+        return None if self.path == event.ROOT else event.ROOT
+
     def as_dict(self) -> dict[str, Any]:
         """Return it for `broker tasks`, without its children."""
         profile, effects, latest = self.envelope.profile, self.envelope.effects, self.latest
         return {
-            "task": self.path, "parent": self.parent.path if self.parent is not None else None, "label": self.label,
+            "task": self.path, "parent": self._above(), "label": self.label,
             "profile": profile.name, "max_risk": profile.max_risk.label, "effects": event.labels(effects),
             "ceiling": max(effects, default=Risk.SAFE).label, "trust": self.envelope.effective_trust.label,
             "state": self.state, "status": self.status, "stopped": self.stopped, "argv": self.shown_argv,
@@ -137,6 +143,7 @@ class Tree:
         self._lock = threading.RLock()
         self._hear = [hear] if hear is not None else []
         self.root: Node | None = None
+        self._beside = 0
 
     def listen(self, hear: Hear) -> None:
         """Tell somebody of each change: begun, running, denied, usage, stopped, ending, landing, ended.
@@ -172,6 +179,20 @@ class Tree:
             parent.children.append(child)
             self._tell("begun", child)
             return child
+
+    def beside(self, make: Callable[[str], Node]) -> Node:
+        """Add a task that is nobody's sub-task: a judge of what another one changed. It is shown, and ended, with the run.
+
+        No budget of the run's own task counts for it. `make` is given its path.
+        """
+        with self._lock:
+            self._beside += 1
+            node = make(f"panel/{self._beside}")
+            if self.root is not None:
+                self.root.children.append(node)
+                node.stopped = self.root.stopped
+            self._tell("begun", node)
+            return node
 
     @staticmethod
     def _tally(node: Node, below: int) -> Tally:

@@ -1,0 +1,41 @@
+"""What an operator sees of a panel: each verdict as it comes, and what was decided. Judges' words are made harmless to look at."""
+
+from __future__ import annotations
+
+from broker.cli.terminal import Colours, escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from broker.panel.verdict import Decision, Finding, Verdict
+
+MARGIN = "        "
+_SHOWN = {"reproduced": "reproduced", "not_reproduced": "did NOT reproduce", "refused": "refused to run", "not_run": "did not run"}
+
+
+def verdict_lines(verdict: Verdict, colours: Colours) -> str:
+    """Return a verdict with its findings."""
+    word = colours.paint(verdict.verdict, "green" if verdict.verdict == "pass" else "red", "bold")
+    why = f"  ({escape(verdict.reason)})" if verdict.reason else ""
+    head = f"{'judge':<7} {escape(verdict.judge)}: {word}{why}  {verdict.seconds:.1f} s\n"
+    return head + "".join(_finding(finding) for finding in verdict.findings)
+
+
+def _finding(finding: Finding) -> str:
+    import shlex
+
+    place = f"{escape(finding.file)}:{finding.line}" if finding.line else escape(finding.file)
+    lines = f"{MARGIN}{finding.severity:<8} {place}  {escape(finding.claim)}\n"
+    if finding.evidence:
+        lines += f"{MARGIN}         {_SHOWN.get(finding.shown, finding.shown)}: {escape(shlex.join(finding.evidence))}\n"
+    return lines
+
+
+def decision_lines(decision: Decision, colours: Colours) -> str:
+    """Return what a panel decided, in one line."""
+    passes = sum(one.verdict == "pass" for one in decision.verdicts)
+    word = colours.paint("passed", "green") if decision.passed else colours.paint("blocked", "red")
+    why = f": {escape(decision.reason)}" if decision.reason else ""
+    return (
+        f"{colours.paint('panel', 'bold')}   {escape(decision.panel)} {word} the changes of {decision.of} (round {decision.round}; "
+        f"{passes} of {len(decision.verdicts)} passed, {decision.quorum} needed; change {decision.change[:12]}){why}\n"
+    )
