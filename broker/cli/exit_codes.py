@@ -7,6 +7,7 @@ TAMPERED = 1  # of `events verify`; elsewhere 1 is the command's own
 NOTHING = 1  # of `tasks kill`
 USAGE = 64  # the names and numbers 64 to 78 are those of sysexits.h
 BAD_PROFILE = 65
+NO_SINK = 69
 INTERNAL = 70
 CANNOT_JOURNAL = 73
 BUDGET = 75
@@ -23,6 +24,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (TAMPERED, "`events verify`: a journal was altered; `tasks kill`: there was nothing to end"),
     (USAGE, "the command line is wrong"),
     (BAD_PROFILE, "a profile cannot be used"),
+    (NO_SINK, "`export`: the other side cannot be reached, or does not take it"),
     (INTERNAL, "broker or its guard failed; nothing runs on without them"),
     (CANNOT_JOURNAL, "what happens could not be recorded, so it did not happen"),
     (BUDGET, "a budget that sub-tasks share is used up"),

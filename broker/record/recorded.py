@@ -12,13 +12,23 @@ from typing import Any
 
 from broker.classify.context import Context
 from broker.classify.risk import Risk
+from broker.decide.gateway import environment_for
 from broker.decide.given import Given
 from broker.decide.narrowing import Wish
 from broker.decide.profile import AllowEntry, DelegationSettings, Environment, Profile, SandboxSettings
 from broker.decide.trust import Trust
 from broker.decide.verdict import Grant
 from broker.record import event
-from broker.request.operation import Delegation, Exec, FileAction, FileChange, FileRead, Operation, ShellText
+from broker.request.operation import (
+    Connection,
+    Delegation,
+    Exec,
+    FileAction,
+    FileChange,
+    FileRead,
+    Operation,
+    ShellText,
+)
 
 _LIMITS = ("memory", "cpus", "pids", "time", "output")
 
@@ -33,7 +43,8 @@ def profile_data(profile: Profile) -> dict[str, object]:
         "name": profile.name, "max_risk": profile.max_risk.label, "effects": event.labels(profile.effects),
         "allowlist": [_entry_data(entry) for entry in profile.allowlist], "denylist": [list(words) for words in profile.denylist],
         "disabled_tools": sorted(profile.disabled_tools), "lands": sorted(profile.lands),
-        "env": [list(pair) for pair in profile.env.set], "agents": list(profile.delegate.agents),
+        "env": [list(pair) for pair in (*profile.env.set, *environment_for(profile.gateways, profile.hosts))], "agents": list(profile.delegate.agents),
+        "hosts": list(profile.hosts),
     }  # fmt: skip
     data = {name: value for name, value in data.items() if value}
     data |= {"workspace": profile.sandbox.workspace, "depth": profile.delegate.depth}
@@ -75,7 +86,7 @@ def profile_of(data: Mapping[str, Any]) -> Profile:
             allowlist=tuple(_entry_of(entry) for entry in data.get("allowlist", ())),
             denylist=tuple(texts(words) for words in data.get("denylist", ())),
             disabled_tools=frozenset(texts(data.get("disabled_tools", ()))), lands=frozenset(texts(data.get("lands", ()))),
-            env=Environment(set=_pairs(data.get("env", ()))),
+            env=Environment(set=_pairs(data.get("env", ()))), hosts=texts(data.get("hosts", ())),
             sandbox=SandboxSettings(workspace=data["workspace"], **limits),
             delegate=DelegationSettings(
                 profiles=None if profiles is None else texts(profiles), agents=texts(data.get("agents", ())), depth=data["depth"]
@@ -129,6 +140,9 @@ def operation_of(data: Mapping[str, Any]) -> Operation:
                 )  # fmt: skip
             case "file_read":
                 return FileRead(path=text(data.get("path", "")))
+            case "connection":
+                port, protocol = data.get("port", 0), text(data.get("protocol", "tcp"))
+                return Connection(address=text(data.get("address", "")), port=port if isinstance(port, int) else 0, protocol=protocol)
             case "delegation":
                 who, trust = text(data.get("profile", "")), text(data.get("trust", ""))
                 return Delegation(profile=who, trust=trust, argv=texts(data.get("argv", ())))

@@ -18,6 +18,8 @@ from typing import Any
 from broker.classify import CLASSIFIER_VERSION, classify, tables_digest
 from broker.classify.risk import Risk
 from broker.decide.client import files_touched
+from broker.decide.egress import host_listed
+from broker.decide.egress import refused as out_refused
 from broker.decide.envelope import Envelope
 from broker.decide.gate import decide_given
 from broker.decide.narrowing import Tally, Wish, child_of, led_by_agent, refuse_child
@@ -40,9 +42,8 @@ from broker.record.recorded import (
     wish_of,
 )
 from broker.record.redact import redact
-from broker.request.operation import Delegation, Exec, Operation
+from broker.request.operation import Connection, Delegation, Exec, Operation
 
-DECISIONS = frozenset({event.EXEC_DECIDED, event.FILE_DECIDED, event.DELEGATION_DECIDED})
 OLD = "the record was written by a version that did not say what verdicts hang on"
 _TRUSTED = Wish(trust=Trust.TRUSTED)
 # Refusals of a delegation that hang on the time and on what others did, or on files of profiles: nobody can reach them again.
@@ -184,6 +185,8 @@ class _Judge:
                 return self._decided(one)
             case event.DELEGATION_DECIDED:
                 return self._delegated(one)
+            case event.CONNECTION_DECIDED:
+                return self._connected(one)
         return None
 
     def _created(self, one: dict[str, Any]) -> None:
@@ -272,6 +275,26 @@ class _Judge:
     def _may_be_led(self, path: str, operation: Operation, task: _Task) -> bool:
         above = self._tasks.get(path.rpartition("/")[0])
         return above is not None and isinstance(operation, Exec) and led_by_agent(operation.argv[0], above.envelope) != ""
+
+    # --- connections through the proxy
+
+    def _connected(self, one: dict[str, Any]) -> Judged:
+        """As the proxy decides: a listed host is a place, and the permission is the ceiling's, or that of any grant of the task."""
+        task = self._task(one)
+        operation = operation_of(one.get("operation", {}))
+        if not isinstance(operation, Connection):
+            raise NotRecorded("a connection was not recorded as this version reads it")
+        assessment = classify(operation, context_of(task.context))
+        reach = (task.envelope.effects, *(grant.effects for grant in task.grants.values() if grant is not None))
+        verdict: Allow | Deny = Allow(layer=Layer.PROFILE, rule="network.hosts", effects=assessment.effects)
+        what = describe(operation)
+        with reading("a host"):
+            listed = host_listed(operation.address, operation.port, task.envelope.profile.hosts)
+        if not listed:
+            verdict = out_refused(what, "network.hosts", "")
+        elif not any(Risk.NETWORK_EGRESS in effects for effects in reach):
+            verdict = out_refused(what, "network.ceiling", "")
+        return _compared(one, what, _answer(one), _answer(event.decided(operation, assessment, verdict)), moot=task.moot)
 
     # --- sub-tasks
 

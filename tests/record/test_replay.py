@@ -250,6 +250,28 @@ def test_an_entry_with_a_secret_is_held_against_the_record_without_it(recording:
     assert recording.differing(Policy(profile=own)) == []
 
 
+def test_a_connection_is_judged_by_the_hosts_and_by_who_may_reach_out(recording: Recording) -> None:
+    hosts = ("example.com:443",)
+    own = profile("net", Risk.LOCAL_WRITE, hosts=hosts)
+    own = replace(own, allowlist=(AllowEntry(argv=("make", "get"), effects=frozenset({Risk.NETWORK_EGRESS})),))
+    task = recording.task(Envelope(profile=own, trust=Trust.TRUSTED))
+
+    def connected(host: str, verdict: str, rule: str) -> None:
+        refused = {"refused": ["network_egress"], "approvable": False, "reason": "No."} if verdict == "deny" else {}
+        recording.journal.append(
+            event.CONNECTION_DECIDED, task="root", operation={"kind": "connection", "address": host, "port": 443, "protocol": "tcp"},
+            effects=["network_egress"], verdict=verdict, rule=rule, layer="profile", **refused,
+        )  # fmt: skip
+
+    connected("example.com", "deny", "network.ceiling")
+    asked(task, "make", "get")
+    connected("example.com", "allow", "network.hosts")
+    connected("other.example", "deny", "network.hosts")
+
+    assert recording.differing() == []
+    assert [kind for kind, _ in recording.differing(Policy(profile=replace(own, hosts=("other.example:443",))))] == ["relabelled", "narrower", "wider"]
+
+
 def test_a_deletion_is_judged_by_what_was_there_then(recording: Recording, tmp_path: Path) -> None:
     there = tmp_path / "w"
     there.mkdir()
@@ -306,6 +328,7 @@ def test_any_json_in_an_events_place_is_no_reason_to_raise(junk: Any) -> None:
         {"seq": 2, "task": "root", "type": "task.created", "trust": "trusted", "envelope": profile_data(profile()),
          "context": event.plain(CONTEXT)},
         {"seq": 3, "task": "root", "type": "exec.decided", "operation": junk, "given": junk},
+        {"seq": 6, "task": "root", "type": "connection.decided", "operation": junk, "verdict": junk},
         {"seq": 4, "task": "root", "type": "delegation.decided", "operation": junk, "selected": junk, "child": junk},
         {"seq": 5, "task": "root", "type": "exec.decided", "operation": {"kind": "exec", "argv": ["ls"]}, "grant": junk,
          "verdict": junk, "effects": junk, "refused": junk},
