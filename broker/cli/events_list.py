@@ -72,7 +72,7 @@ def _summary(path: Path) -> dict[str, Any]:
             row["started"] = str(first.get("time", ""))
             row["profile"] = str(first.get("profile", ""))
             row["command"] = [str(word) for word in command] if isinstance(command, list) else []
-        row["result"] = _result(path, last)
+        row["result"] = _result(path, last, hooks=first is not None and first.get("verb") == "hook")
         counted = last.get("denials") if last and last.get("type") == event.RUN_FINISHED else None
         row["denials"] = counted if isinstance(counted, int) else count_denials(_denials(path))
     except JournalError:
@@ -106,9 +106,10 @@ def _last_line(segment: Path) -> bytes:
         raise JournalError(f"cannot read {segment}: {error.strerror}") from error
 
 
-def _result(path: Path, last: dict[str, Any] | None) -> str:
+def _result(path: Path, last: dict[str, Any] | None, *, hooks: bool) -> str:
+    """Return how the run ended. `hooks`: it is a session of an agent on the host, and some of these never say that they end."""
     if last is None or last.get("type") != event.RUN_FINISHED:
-        return "running" if is_being_written(path) else "interrupted"
+        return "open" if hooks else "running" if is_being_written(path) else "interrupted"
     signal, code = last.get("signal"), last.get("exit_code")
     if last.get("oom"):
         return "out of memory"
@@ -122,7 +123,7 @@ def _result(path: Path, last: dict[str, Any] | None) -> str:
 
 
 def _result_style(result: str) -> tuple[str, ...]:
-    return {"ok": ("green",), "running": ("cyan",)}.get(result, ("yellow",))
+    return {"ok": ("green",), "running": ("cyan",), "open": ("cyan",)}.get(result, ("yellow",))
 
 
 def _denials(path: Path) -> Iterator[dict[str, Any]]:

@@ -169,7 +169,8 @@ def _notes(path: Path, found: Verification) -> Iterator[str]:
     if found.torn:
         yield f"a torn last line of {found.torn} bytes: broker died while writing it, and what it announced did not happen"
     if found.ok and not found.finished:
-        yield "still running" if is_being_written(path) else "unfinished: broker died"
+        died = "open: its agent has not said that the session ended" if found.first.get("verb") == "hook" else "unfinished: broker died"
+        yield "still running" if is_being_written(path) else died
     if found.ok and found.count and "chain" not in found.first:
         yield "written by a broker that kept no chain file: its own chain holds, and nothing says that all of it is there"
 

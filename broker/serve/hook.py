@@ -210,9 +210,10 @@ class _Hook:
     @staticmethod
     def _write(journal: Journal, operation: Operation, assessment: Assessment, verdict: Verdict) -> None:
         from broker.record import event
-        from broker.request.operation import FileChange, FileRead
+        from broker.request.operation import Connection, FileChange, FileRead
 
         kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
+        kind = event.CONNECTION_DECIDED if isinstance(operation, Connection) else kind
         fields: dict[str, Any] = event.decided(operation, assessment, verdict)
         journal.append(kind, **fields)
 
