@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from broker.classify.context import Context
 from broker.classify.risk import Part, PartKind
 from broker.decide.envelope import Envelope
+from broker.decide.gateway import environment_for
 from broker.decide.profile import AllowEntry, Profile
 from broker.request.operation import Exec, Operation
 
@@ -65,7 +66,8 @@ def _program_is_the_operators(operation: Exec, context: Context) -> bool:
 def _environment_is_the_operators(operation: Exec, profile: Profile, context: Context) -> bool:
     from broker.classify.environment import changes_what_runs  # reads the tables: only where it is needed
 
-    added = tuple(pair for pair in operation.env if pair not in profile.env.set)
+    set_by_profile = (*profile.env.set, *environment_for(profile.gateways, profile.hosts))
+    added = tuple(pair for pair in operation.env if pair not in set_by_profile)
     return changes_what_runs(added, context) is None
 
 

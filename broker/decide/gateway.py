@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MIB = 1 << 20
+# On the sandbox's own loopback. The same all the way down the tree, because each ancestor judges what a sub-task starts,
+# its environment included.
+PROXY_PORT, FIRST_PORT = 47_099, 47_100
+MOST_GATEWAYS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,7 @@ class Gateway:
     `env` are variables that the task gets, `{url}` in them is where the gateway listens inside. `headers` are set on each
     request, in the place of what the task sent. `paths` are prefixes, at a `/` (empty: every path). `per_minute`: requests. `models`: those
     that a JSON body may name (empty: any). `addresses` are private or local networks in which the host may lie. Sizes in bytes.
+    `inside` is the port that it listens on; two gateways that differ only in that are the same.
     """
 
     name: str
@@ -39,30 +44,22 @@ class Gateway:
     request_bytes: int = 64 * MIB
     response_bytes: int = 1024 * MIB
     per_minute: int | None = None
-
-
-FIRST_PORT = 47_100  # on the sandbox's own loopback: one for each gateway, in order, and the last one for the proxy
-
-
-def port_of(gateways: tuple[Gateway, ...], name: str) -> int:
-    """Return where a gateway listens inside."""
-    return FIRST_PORT + [gateway.name for gateway in gateways].index(name)
+    inside: int = field(default=FIRST_PORT, compare=False)
 
 
 def ports_for(gateways: tuple[Gateway, ...], hosts: tuple[str, ...]) -> tuple[int, ...]:
     """Return where something listens inside."""
-    return tuple(range(FIRST_PORT, FIRST_PORT + len(gateways) + bool(hosts)))
+    return (*(gateway.inside for gateway in gateways), *((PROXY_PORT,) if hosts else ()))
 
 
 def environment_for(gateways: tuple[Gateway, ...], hosts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that tell programs inside where their ways out are."""
+    """Return the variables that tell programs inside where their ways out are. They are the operator's, as env.set is."""
     values: dict[str, str] = {}
-    for number, gateway in enumerate(gateways):
-        url = f"http://127.0.0.1:{FIRST_PORT + number}"
+    for gateway in gateways:
+        url = f"http://127.0.0.1:{gateway.inside}"
         values |= {name: text.replace("{url}", url) for name, text in gateway.env}
     if hosts:
-        proxy = f"http://127.0.0.1:{FIRST_PORT + len(gateways)}"
-        values |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy)
+        values |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), f"http://127.0.0.1:{PROXY_PORT}")
     if values:
         values |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
     return tuple(values.items())

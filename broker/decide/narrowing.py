@@ -109,7 +109,7 @@ def below(profile: Profile, parent: Profile) -> Profile:
         profile,
         sandbox=narrowed_settings(profile.sandbox, parent.sandbox),
         env=narrowed_environment(profile.env, parent.env),
-        gateways=tuple(gateway for gateway in profile.gateways if gateway in parent.gateways),
+        gateways=tuple(gateway for gateway in parent.gateways if gateway in profile.gateways),  # the parent's: at its ports
         hosts=tuple(host for host in profile.hosts if host in parent.hosts),
         disabled_tools=profile.disabled_tools | parent.disabled_tools,
         requires=tuple(layer for layer in LAYERS if layer in required),

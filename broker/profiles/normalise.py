@@ -38,7 +38,7 @@ from broker.profiles.schema import (
     Source,
 )
 from broker.profiles.suggest import did_you_mean
-from broker.profiles.ways_out import gateway_from, host_from
+from broker.profiles.ways_out import gateways_from, host_from
 from broker.sha256 import sha256
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class _Reader:
             env=self.environment(table.env),
             sandbox=self.sandbox(table.sandbox),
             delegate=self.delegate(table.delegate),
-            gateways=tuple(gateway_from(self.wrong, name, gateway) for name, gateway in table.gateways.items()),
+            gateways=gateways_from(self.wrong, table.gateways),
             hosts=tuple(host_from(self.wrong, host) for host in _once(table.network.hosts)),
             requires=self.requires(table.requires),
             source=str(self.source.path),

@@ -7,9 +7,9 @@ in the clear, or anywhere but to one named host, is refused here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from broker.decide.gateway import Gateway, Secret
+from broker.decide.gateway import FIRST_PORT, MOST_GATEWAYS, Gateway, Secret
 from broker.profiles.errors import ProfileInvalid
 from broker.profiles.quantity import parse_size
 from broker.profiles.schema import NAME, GatewayTable, SecretTable
@@ -25,8 +25,15 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 _NOT_OURS = ("host", "content-length", "transfer-encoding", "connection", "upgrade")
 
 
-def gateway_from(wrong: Wrong, name: str, table: GatewayTable) -> Gateway:
-    """Return the gateway that a table means. `wrong` makes the error for a place in the profile."""
+def gateways_from(wrong: Wrong, tables: Mapping[str, GatewayTable]) -> tuple[Gateway, ...]:
+    """Return the gateways that tables mean. `wrong` makes the error for a place in the profile."""
+    if len(tables) > MOST_GATEWAYS:
+        raise wrong(f"gateways: at most {MOST_GATEWAYS} fit into a profile", "gateways")
+    return tuple(gateway_from(wrong, name, table, FIRST_PORT + number) for number, (name, table) in enumerate(tables.items()))
+
+
+def gateway_from(wrong: Wrong, name: str, table: GatewayTable, inside: int) -> Gateway:
+    """Return the gateway that a table means, which listens on the port `inside`."""
 
     def bad(problem: str, *keys: str) -> ProfileInvalid:
         return wrong(f"gateways.{name}: {problem}", "gateways", name, *keys)
@@ -64,7 +71,7 @@ def gateway_from(wrong: Wrong, name: str, table: GatewayTable) -> Gateway:
         name=name, scheme=scheme, host=host, port=number, prefix=prefix, env=tuple(sorted(table.env.items())),
         headers=tuple((header, _secret(bad, header, secret)) for header, secret in table.headers.items()),
         methods=table.methods if table.methods is not None else ("GET", "POST"), paths=table.paths, models=table.models,
-        addresses=tuple(_network(bad, text) for text in table.addresses), per_minute=table.per_minute, **sizes,
+        addresses=tuple(_network(bad, text) for text in table.addresses), per_minute=table.per_minute, inside=inside, **sizes,
     )  # fmt: skip
 
 
@@ -81,6 +88,11 @@ def _secret(bad: Wrong, header: str, table: str | SecretTable) -> Secret:
     kind, value = given[0]
     if "{}" not in table.form or not table.form.isprintable() or not table.form.isascii():
         raise bad(f"headers.{header}.form must hold {{}}, the place of the value", "headers", header, "form")
+    where = value[0] if isinstance(value, tuple) else str(value)
+    if kind != "env" and not where.startswith(("/", "~/")):
+        what = "file" if kind == "file" else "program"
+        raise bad(f"headers.{header}.{kind}: {where!r}: write the {what} with its whole path, so that nobody puts another in its place",
+                  "headers", header, kind)  # fmt: skip
     if kind == "env" and not _VARIABLE.fullmatch(str(value)):
         raise bad(f"headers.{header}.env: {value!r} is not a variable's name", "headers", header, "env")
     return Secret(kind=kind, source=value if isinstance(value, tuple) else (str(value),), form=table.form)

@@ -1,7 +1,7 @@
 """The model gateway: connections from inside a sandbox, each answered by exactly one upstream outside.
 
 In: a connected socket that the guard accepted on the sandbox's loopback, and the gateway that its port stands for. Out:
-the upstream's answers (visit.py), or, for the last port, those of listed hosts (proxy.py). The credential is added here,
+the upstream's answers (visit.py), or, for the proxy's port, those of listed hosts (proxy.py). The credential is added here,
 outside. What a task can occupy is bounded: connections, threads, memory; and it all ends when the task does.
 """
 
@@ -13,11 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 from broker.classify import classify
 from broker.classify.risk import Risk
 from broker.decide.egress import host_listed, refused
-from broker.decide.gateway import FIRST_PORT, Gateway
+from broker.decide.gateway import Gateway
 from broker.decide.verdict import Allow, Deny, Layer
 from broker.errors import JournalError
 from broker.record import event
@@ -43,12 +44,12 @@ class Gateways:
         profile = task.envelope.profile
         self.hosts = profile.hosts
         self.credentials = Credentials(task.can_write)
-        self._task, self._gateways = task, profile.gateways
+        self._task, self._gateways = task, {gateway.inside: gateway for gateway in profile.gateways}
         self._upstreams = {gateway.name: Upstream(gateway) for gateway in profile.gateways}
         self._passing: set[Upstream] = set()  # of hosts that the proxy was asked for
         self._tunnels: set[socket.socket] = set()
         self._refused: set[int] = set()
-        self._recent: dict[str, deque[float]] = {gateway.name: deque() for gateway in profile.gateways}
+        self._rates = _rates_of(task)
         self._clients: dict[socket.socket, float] = {}  # since when it is the client that is waited for; 0.0: it is not
         self._threads: set[threading.Thread] = set()
         self._held = 0
@@ -57,8 +58,7 @@ class Gateways:
 
     def accept(self, port: int, client: socket.socket) -> None:
         """Serve a connection on a thread of its own. With too many of them, the one that has waited longest for its client goes."""
-        number = port - FIRST_PORT
-        gateway = self._gateways[number] if number < len(self._gateways) else None
+        gateway = self._gateways.get(port)
         with self._lock:
             if self._closed or not self._room() or not _HERE.acquire(blocking=False):
                 with contextlib.suppress(OSError):
@@ -125,17 +125,7 @@ class Gateways:
 
     def too_often(self, gateway: Gateway) -> float:
         """Return the seconds until the next request may go out, 0.0 for now."""
-        if gateway.per_minute is None:
-            return 0.0
-        now = time.monotonic()
-        with self._lock:
-            recent = self._recent[gateway.name]
-            while recent and now - recent[0] >= 60.0:
-                recent.popleft()
-            if len(recent) >= gateway.per_minute:
-                return 60.0 - (now - recent[0])
-            recent.append(now)
-            return 0.0
+        return 0.0 if gateway.per_minute is None else self._rates.too_often(gateway.name, gateway.per_minute)
 
     def hold(self, count: int) -> bool:
         """Count bytes that are held in memory, or, below zero, no longer. Returns whether there was room."""
@@ -212,6 +202,34 @@ class Gateways:
     def refuse(self, denial: Deny) -> None:
         """Make a refusal loud. Raises JournalError."""
         self._task.refuse("gateway", denial)
+
+
+class _Rates:
+    """Requests of the last minute, of a task and all tasks below it: a sub-task's gateways are its parent's."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
+
+    def too_often(self, name: str, per_minute: int) -> float:
+        now = time.monotonic()
+        with self._lock:
+            recent = self._recent.setdefault(name, deque())
+            while recent and now - recent[0] >= 60.0:
+                recent.popleft()
+            if len(recent) >= per_minute:
+                return 60.0 - (now - recent[0])
+            recent.append(now)
+            return 0.0
+
+
+_RATES: WeakKeyDictionary[Task, _Rates] = WeakKeyDictionary()
+
+
+def _rates_of(task: Task) -> _Rates:
+    while task.parent is not None:
+        task = task.parent
+    return _RATES.setdefault(task, _Rates())
 
 
 def _shut(client: socket.socket) -> None:

@@ -204,6 +204,27 @@ def test_a_sub_task_has_no_gateway_that_is_in_anything_other_than_its_parents(la
     assert [path for path, _ in lab.model.seen] == ["/v1/parent"]
 
 
+def test_a_rate_is_that_of_the_whole_tree(lab: Lab) -> None:
+    for name in ("modelled", "same"):
+        lab.profile(name, per_minute=2)
+    done = lab.broker.run("python3", "-c", CLIENT + CHILD, "same", CLIENT + ASK + "\nprint(ask('/v1/child', b'')[0])", profile="modelled")
+    status, result = json.loads(done.out)
+    assert (result["stdout"].split()[-2:], status) == (["200", "200"], 429)
+
+
+def test_entries_match_although_the_gateway_sets_variables(lab: Lab) -> None:
+    # Where a program's variables change what it talks to, an entry does not match: unless it was the profile that set them.
+    lab.broker.file("check.py", "print('checked')")
+    gateways = {"model": lab.gateway(env={"ANTHROPIC_BASE_URL": "{url}", "OPENAI_BASE_URL": "{url}/v1"})}
+    for name in ("listed", "below"):
+        lab.broker.profile(name, max_risk="local_write", effects={}, gateways=gateways, allowlist=["python3 check.py"], network={"hosts": ["pypi.org"]})
+    assert lab.broker.run("sh", "-c", "python3 check.py; ls", profile="listed").out == b"checked\ncheck.py\n"
+    changed = lab.broker.run("sh", "-c", "HTTPS_PROXY=http://127.0.0.1:9 python3 check.py", profile="listed")
+    assert changed.denied("check.py")
+    inner = lab.broker.run("broker", "delegate", "--trust", "trusted", "--profile", "below", "--", "python3", "check.py", profile="listed")
+    assert json.loads(inner.out)["stdout"] == "checked\n"
+
+
 def test_a_sub_task_of_a_task_without_gateways_has_none(lab: Lab) -> None:
     words = "import subprocess; print(subprocess.run(['broker', 'delegate', '--trust', 'trusted', '--profile', 'modelled', '--', 'python3', '-c', sys.argv[1]], capture_output=True, text=True).stdout)"
     done = lab.broker.run("python3", "-c", CLIENT + words, CLIENT + ASK)

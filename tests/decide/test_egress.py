@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.decide.egress import Outgoing, address_refused, admit, host_listed, may_use, passed_back
-from broker.decide.gateway import Gateway, Secret, environment_for, ports_for
+from broker.decide.gateway import FIRST_PORT, Gateway, Secret, environment_for, ports_for
 from broker.decide.model_name import Unclear
 from broker.decide.verdict import Deny
 
@@ -182,9 +182,9 @@ def test_whatever_is_asked_for_an_answer_comes_and_what_goes_out_is_below_a_list
         assert found.what.isprintable()
 
 
-def test_each_gateway_has_a_port_and_its_variables_and_the_proxy_comes_last() -> None:
+def test_each_gateway_has_a_port_and_its_variables_and_so_has_the_proxy() -> None:
     one = Gateway(name="a", scheme="https", host="a", port=443, env=(("A_URL", "{url}/v1"),))
-    two = Gateway(name="b", scheme="https", host="b", port=443, env=(("B_URL", "{url}"),))
+    two = Gateway(name="b", scheme="https", host="b", port=443, env=(("B_URL", "{url}"),), inside=FIRST_PORT + 1)
     values = dict(environment_for((one, two), ("pypi.org:443",)))
     first, second, proxy = ports_for((one, two), ("pypi.org:443",))
     assert (values["A_URL"], values["B_URL"]) == (f"http://127.0.0.1:{first}/v1", f"http://127.0.0.1:{second}")

@@ -21,8 +21,8 @@ PLACES = [
     pytest.param(True, "docker", marks=pytest.mark.needs_docker(image="python"), id="inside-docker"),
 ]
 NAMES = [
-    "shell", "read_file", "write_file", "patch", "batch_patch", "delegate_tasks", "task_result", "list_subagent_profiles",
-    "can_i", "explain", "denials",
+    "shell", "read_file", "write_file", "patch", "batch_patch", "delegate_tasks", "task_result", "plan",
+    "list_subagent_profiles", "can_i", "explain", "denials",
 ]  # fmt: skip
 Talk = Callable[[Any], Awaitable[None]]
 

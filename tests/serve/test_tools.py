@@ -284,7 +284,7 @@ def test_a_disabled_tool_is_not_listed_and_refused_by_name(open_tools: Callable[
     less = open_tools("less")
 
     listed = [tool.name for tool in less.tools.listed()]
-    assert listed == ["read_file", "patch", "batch_patch", "list_subagent_profiles", "can_i", "explain", "denials"]
+    assert listed == ["read_file", "patch", "batch_patch", "plan", "list_subagent_profiles", "can_i", "explain", "denials"]
     for tool, args in (("shell", {"command": "true"}), ("write_file", {"path": "a", "content": ""}), ("delegate_tasks", {"tasks": []})):
         result = less.call(tool, **args)
         assert (result["code"], set(result)) == ("denied", REFUSAL)

@@ -13,13 +13,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from broker.classify.context import Context
 from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
-from broker.decide.gateway import FIRST_PORT, Gateway
+from broker.decide.gateway import FIRST_PORT, PROXY_PORT, Gateway
 from broker.decide.profile import Profile, up_to
 from broker.decide.trust import Trust
 from broker.decide.verdict import Deny
@@ -109,6 +110,7 @@ class Door:
         self.journal = Journal.create(place / "state")
         self.told: list[Deny] = []
         self.failed: list[BrokerError] = []
+        gateways = tuple(replace(gateway, inside=FIRST_PORT + number) for number, gateway in enumerate(gateways))
         profile = Profile(
             name="test", max_risk=Risk.NETWORK_EGRESS, effects=up_to(Risk.NETWORK_EGRESS), gateways=gateways, hosts=hosts,
         )  # fmt: skip
@@ -122,11 +124,11 @@ class Door:
         self._ports: dict[str, int] = {}
         self._listeners: list[socket.socket] = []
         self._clients: list[http.client.HTTPConnection] = []
-        for number, name in enumerate([*(gateway.name for gateway in gateways), ""]):
+        for name, inside in (*((gateway.name, gateway.inside) for gateway in gateways), ("", PROXY_PORT)):
             listener = socket.create_server(("127.0.0.1", 0), backlog=128)
             self._listeners.append(listener)
             self._ports[name] = listener.getsockname()[1]
-            threading.Thread(target=self._accept, args=(listener, FIRST_PORT + number), daemon=True).start()
+            threading.Thread(target=self._accept, args=(listener, inside), daemon=True).start()
 
     def _accept(self, listener: socket.socket, port: int) -> None:
         with contextlib.suppress(OSError):
