@@ -19,6 +19,7 @@ from broker.api import calls, files, once
 from broker.api.broker import Broker
 from broker.api.calls import DelegateOptions, Given, Request, RunOptions
 from broker.api.opened import Hear
+from broker.api.plan import Plans, Steps
 from broker.api.program import Output
 from broker.api.settings import Command, Options
 from broker.api.stop import Stop
@@ -27,6 +28,7 @@ from broker.api.values import (
     Explanation,
     FileResult,
     Outcome,
+    PlanStatus,
     ProfileInfo,
     RunResult,
     TaskInfo,
@@ -68,6 +70,42 @@ async def in_thread(work: Callable[[Stop], T]) -> T:
                 await asyncio.wait([done])
         done.exception()  # looked at, so that nobody complains that nobody did
         raise
+
+
+class AsyncPlans:
+    """The plan of a task: Plans with `await`, where every method is described."""
+
+    def __init__(self, plans: Plans) -> None:
+        """Take those."""
+        self._plans = plans
+
+    async def create(self, steps: Steps) -> PlanStatus:
+        """Make the plan."""
+        return await in_thread(lambda _stop: self._plans.create(steps))
+
+    async def revise(self, steps: Steps) -> PlanStatus:
+        """Replace the plan's steps."""
+        return await in_thread(lambda _stop: self._plans.revise(steps))
+
+    async def show(self) -> PlanStatus:
+        """Return the plan as it is on the workspace as it is."""
+        return await in_thread(lambda _stop: self._plans.show())
+
+    async def begin(self, step: str) -> PlanStatus:
+        """Begin a step."""
+        return await in_thread(lambda _stop: self._plans.begin(step))
+
+    async def check(self, step: str) -> PlanStatus:
+        """Have the checks of a step run."""
+        return await in_thread(lambda stop: self._plans.check(step, stop))
+
+    async def complete(self, step: str) -> PlanStatus:
+        """Say that a step is done."""
+        return await in_thread(lambda _stop: self._plans.complete(step))
+
+    async def waive(self, step: str, check: int, because: str) -> PlanStatus:
+        """Let a check be."""
+        return await in_thread(lambda _stop: self._plans.waive(step, check, because))
 
 
 class AsyncBroker:
@@ -166,6 +204,11 @@ class AsyncBroker:
         """Run several sub-tasks next to each other, eight at most at once, and return their outcomes in the same order."""
         task, wanted = self._broker._task, calls.requests_from(requests)
         return await in_thread(lambda stop: calls.delegate_many(task, wanted, stop))
+
+    @property
+    def plan(self) -> AsyncPlans:
+        """The task's plan."""
+        return AsyncPlans(self._broker.plan)
 
     async def can_i(self, command: Command | str) -> Verdict:
         """Say what would become of a command, or of a shell text."""

@@ -17,6 +17,7 @@ from typing import Self, Unpack
 from broker.api import calls, files, once, questions
 from broker.api.calls import DelegateOptions, Given, Request, RunOptions
 from broker.api.opened import Hear, Opened
+from broker.api.plan import Plans
 from broker.api.program import Output
 from broker.api.settings import Command, Options, request_for
 from broker.api.stop import Stop
@@ -151,6 +152,11 @@ class Broker:
     def delegate_many(self, requests: Sequence[Request]) -> tuple[Outcome, ...]:
         """Run several sub-tasks next to each other, eight at most at once, and return their outcomes in the same order."""
         return calls.delegate_many(self._task, calls.requests_from(requests), Stop())
+
+    @property
+    def plan(self) -> Plans:
+        """The task's plan: create it, begin a step, have its checks run. What is made here is the operator's."""
+        return Plans(self._task)
 
     def can_i(self, command: Command | str) -> Verdict:
         """Say what would become of a command, or of a shell text. Nothing runs, and nothing is recorded."""

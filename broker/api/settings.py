@@ -18,14 +18,14 @@ from broker.errors import ProfileError, UsageError
 from broker.supervisor import RunRequest
 
 Command = Sequence[str | os.PathLike[str]]
-Land = Literal["auto", "never"] | Callable[[Changes], bool]
+Land = Literal["auto", "never", "on-plan"] | Callable[[Changes], bool]
 
 
 class Options(TypedDict, total=False):
     """What may be said besides profile and workspace.
 
     `engine` is auto, docker or bubblewrap; `image` a Docker image; `trust` trusted or untrusted. `land` is auto (what the
-    profile permits), never (all is kept), or a function that gets the changes that would land, and says whether.
+    profile permits), never (all is kept), on-plan (all of it, if its plan is done on it), or a function that gets the changes that would land, and says whether.
     `profile_dirs` are searched for profiles first; `profiles` are further ones for sub-tasks, made in code. `state_dir` is
     where the journals are.
     """
@@ -49,8 +49,8 @@ def request_for(
 
     if trust not in ("trusted", "untrusted"):
         raise UsageError(f"trust is trusted or untrusted, not {trust!r}")
-    if not callable(land) and land not in ("auto", "never"):
-        raise UsageError(f"land is auto, never, or a function that says whether; not {land!r}")
+    if not callable(land) and land not in ("auto", "never", "on-plan"):
+        raise UsageError(f"land is auto, never, on-plan, or a function that says whether; not {land!r}")
     if isinstance(profile_dirs, (str, bytes)):
         raise UsageError(f"profile_dirs is a list of folders: [{profile_dirs!r}]")
     folder, folders = os.path.abspath(workspace), tuple(os.fspath(one) for one in profile_dirs)

@@ -257,6 +257,47 @@ class Explanation(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCheck(Value):
+    """A check of a plan: an exact invocation. `state` is open, passed, failed, moved, stale, blocked or waived.
+
+    `check` is STEP.N, `owner` worker, judge or operator; `lacks` says in words what is missing. `exit_code` is that of the
+    last run that broker saw, None where there was none.
+    """
+
+    check: str
+    what: str
+    owner: str
+    state: str
+    lacks: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStep(Value):
+    """A step of a plan. `state` is pending, active, blocked, stale or done."""
+
+    id: str
+    title: str
+    state: str
+    checks: tuple[PlanCheck, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStatus(Value):
+    """A plan, or why it is not as somebody wanted: `code` is ok, incomplete (`missing` says what), invalid or cancelled.
+
+    `done`: each step is. `workspace` is the digest of the workspace that this is about.
+    """
+
+    code: str
+    message: str = ""
+    missing: tuple[str, ...] = ()
+    done: bool = False
+    workspace: str = ""
+    steps: tuple[PlanStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileInfo(Value):
     """A profile that a sub-task may have. What ends in `_here` is what would be left of it below this task."""
 

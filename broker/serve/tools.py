@@ -21,6 +21,7 @@ from broker.errors import BrokerError, GuardError, JournalError
 from broker.record import event
 from broker.record.log import diagnose
 from broker.request.operation import Exec, Operation, ShellText
+from broker.serve import inside_plan
 from broker.serve import tools_files as files
 from broker.serve import tools_list as shapes
 from broker.serve.inside import considered, denials_of, explanation_of, verdict_table
@@ -75,6 +76,7 @@ class Tools:
             Tool(shape=shapes.BATCH_PATCH, run=files.batch_patch, disabled_by="batch_patch"),
             Tool(shape=shapes.DELEGATE_TASKS, run=lambda _here, call, args: tasks.delegate_tasks(call, args), disabled_by="delegate"),
             Tool(shape=shapes.TASK_RESULT, run=lambda _here, call, args: tasks.task_result(call, args), disabled_by="delegate", asks=True),
+            Tool(shape=shapes.PLAN, run=plan),
             Tool(shape=shapes.LIST_SUBAGENT_PROFILES, run=list_subagent_profiles, asks=True),
             Tool(shape=shapes.CAN_I, run=can_i, asks=True),
             Tool(shape=shapes.EXPLAIN, run=explain, asks=True),
@@ -228,6 +230,15 @@ def shell(here: Workplace, call: Call, args: dict[str, Any]) -> dict[str, Any] |
         "status": ended.status, "exit_code": ended.exit_code, **by_signal, "seconds": ended.seconds,
         "left_running": ended.left_running, **written,
     })  # fmt: skip
+
+
+def plan(here: Workplace, call: Call, args: dict[str, Any]) -> dict[str, Any] | Problem:
+    """Make the task's plan, show it, have its checks run, or say that a step is done."""
+    action, step = args["action"], args.get("step", "")
+    if bool(step) != (action in ("begin", "check", "complete")) or ("steps" in args) != (action in ("create", "revise")):
+        return Problem(code="invalid", message="begin, check and complete take a step; create and revise take steps; show takes nothing")
+    found = inside_plan.act(here, call, action, step=step, steps=args.get("steps"))
+    return found if isinstance(found, Problem) else capped(found)
 
 
 def can_i(here: Workplace, _call: Call, args: dict[str, Any]) -> dict[str, Any] | Problem:

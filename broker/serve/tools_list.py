@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.classify.risk import Risk
+from broker.decide.plan import State
+from broker.request.plan import MOST_CHECKS, MOST_SECONDS, MOST_STEPS, MOST_TITLE, SECONDS, Owner
 from broker.serve.tools_schema import Schema, flag, listing, number, table, text
 
 MOST_PATH = 4_095
@@ -21,7 +23,7 @@ MOST_PARTS = 200
 
 CODES = (
     "ok", "denied", "invalid", "not_found", "changed", "no_match", "not_permitted", "too_large", "timeout", "cancelled", "busy",
-    "failed", "internal",
+    "failed", "incomplete", "internal",
 )  # fmt: skip
 
 
@@ -213,6 +215,39 @@ DENIALS = Shape(
     about="List what was refused so far, in this task and in its sub-tasks, with the reason and what to do instead.",
     takes=table({}),
     gives=_gives({"denials": _DENIALS, "denials_below": _DENIALS}, "denials", "denials_below"),
+)  # fmt: skip
+
+
+_PLAN_CHECK = table({
+    "argv": listing("The command, as a list of words.", text("", most=128 * 1024), most=4_096),
+    "shell": text("Or a text, as the tool shell takes it.", most=MOST_TEXT, least=1),
+    "cwd": text("The folder that it runs in, relative to the workspace's top.", most=MOST_PATH),
+    "seconds": {"type": "number", "description": "The longest that it may take.", "maximum": MOST_SECONDS, "default": SECONDS},
+    "owner": {"enum": [owner.label for owner in Owner], "description": "Yours is worker's, and you say of nothing else whose it is."},
+})  # fmt: skip
+_PLAN_STEP = table({
+    "id": text("A short name of a-z, 0-9, _ and -. Default: its number.", most=40, least=1),
+    "title": text("What is to be done.", most=MOST_TITLE, least=1),
+    "checks": listing("What must be seen succeeding: exact invocations.", _PLAN_CHECK, most=MOST_CHECKS),
+}, "title", "checks")  # fmt: skip
+PLAN = Shape(
+    name="plan", title="Plan, with evidence", destructive=True,
+    about="Make a plan (create, revise with steps), show it, begin a step, have its checks run (check), and say that it is done "
+    "(complete). A step is done only when broker itself has seen each of its checks ending with 0, after the step began, and the "
+    "workspace is still the same: to say so is not enough, and a command that you run yourself does not count. With code "
+    "incomplete comes what is missing.",
+    takes=table({
+        "action": {"enum": ["create", "revise", "show", "begin", "check", "complete"]},
+        "step": text("For begin, check, complete: the step's id; for check, STEP.N is one of its checks.", most=60),
+        "steps": listing("For create and revise: the steps. Those of the operator or a judge stay whatever you say.", _PLAN_STEP,
+                         most=MOST_STEPS),
+    }, "action"),
+    gives=_gives({
+        "done": _TRUTH, "workspace": _TEXT, "steps": {"type": "array", "items": {
+            "type": "object", "required": ["id", "title", "state", "checks"], "properties": {"state": {"enum": [str(one) for one in State]}},
+        }},
+        "checks": {"type": "array", "items": {"type": "object", "required": ["check", "what", "state"]}}, "missing": _TEXTS,
+    }, "done", "steps"),
 )  # fmt: skip
 
 
