@@ -79,8 +79,10 @@ def _judge(args: argparse.Namespace) -> int:
 
 def _calibrate(args: argparse.Namespace, name: str) -> int:
     import json
+    import sys
 
-    from broker.cli.judge_calibration import calibration_text
+    from broker.cli.judge_calibration import calibration_text, trial_line
+    from broker.cli.terminal import Colours
     from broker.enforce.layer import find_layer, layers_base
     from broker.panel.calibrate import calibrate
     from broker.panel.definition import load_panel
@@ -90,6 +92,10 @@ def _calibrate(args: argparse.Namespace, name: str) -> int:
 
     layer = find_layer(layers_base(state_dir()), args.change)
     panel = load_panel(name, profile_dirs=args.profile_dir, workspace=layer.manifest.workspace)
-    report = calibrate(panel, layer, Watcher(called=answer, ways_out=ways_out), engine=args.engine, goal=args.goal, seed=args.seed)
+    colours = Colours(sys.stdout)
+    tried = None if args.json else lambda trial: print(trial_line(trial, colours), end="", flush=True)
+    report = calibrate(
+        panel, layer, Watcher(called=answer, ways_out=ways_out), engine=args.engine, goal=args.goal, seed=args.seed, tried=tried
+    )
     print(json.dumps(report.as_dict()) if args.json else calibration_text(report), end="\n" if args.json else "")
     return 0

@@ -172,7 +172,7 @@ def _meant(runs: dict[str, Watched], word: str, chosen: str | None) -> tuple[Wat
         if len(found) > 1:
             raise UsageError(f"{name!r} could mean {len(found)} runs ({', '.join(found[:4])}). Write more of the id")
         among = {run: runs[run] for run in found}
-        path = "/".join(["root", *numbers])
+        path = "/".join(numbers if numbers[:1] == ["panel"] else ["root", *numbers])
     if not among:
         return None, path, "no such run runs now"
     one = next(iter(among.values()))

@@ -13,7 +13,7 @@ from rich.text import Text
 from broker.cli import exit_codes, tasks_text
 from broker.cli.terminal import Colours
 from broker.errors import UsageError
-from broker.task.watching import connect, listen, pictures
+from broker.task.watching import connect, listen, pictures, place_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,5 +124,5 @@ def _styled(row: dict[str, Any] | None, cells: list[str]) -> list[Text]:
 
 def _denial(one: Watched, row: dict[str, Any], *, several: bool) -> Text:
     times = f"  ×{row['count']}" if row["count"] > 1 else ""
-    where = one.id_of(row["task"]) if several else ".".join(row["task"].split("/")[1:]) or "root"
+    where = one.id_of(row["task"]) if several else place_of(row["task"])
     return Text("denied  ", style="red").append(f"{where}  {tasks_text.denial_text(row)}{times}", style="default")

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.terminal import command_line, escape, shorten
+from broker.task.watching import place_of
 
 if TYPE_CHECKING:
     from broker.task.watching import Watched
@@ -68,7 +69,7 @@ def guided(one: Watched, hidden: Container[str] = ()) -> Iterator[tuple[str, dic
         lead = "".join("   " if last.get(parent) == step else "│  " for parent, step in zip(parents, above, strict=True))
         if len(steps) > 1:
             lead += "└─ " if last[row["parent"]] == path else "├─ "
-        yield lead + (".".join(steps[1:]) or "root"), row
+        yield lead + place_of(path), row
 
 
 def cells(one: Watched, row: dict[str, Any], guide: str) -> tuple[str, ...]:
@@ -99,7 +100,7 @@ def last_denials(one: Watched) -> list[str]:
     """Return a line for each task that was refused something: the last of it."""
     rows = [row for row in one.below() if row["last_denial"] is not None]
     return [
-        f"refused in {'.'.join(row['task'].split('/')[1:]) or 'root'}: {denial_text(row['last_denial'])}"
+        f"refused in {place_of(row['task'])}: {denial_text(row['last_denial'])}"
         + (f", and {row['denied'] - 1} more" if row["denied"] > 1 else "")
         for row in rows
     ]

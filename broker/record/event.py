@@ -81,6 +81,7 @@ LAYER_DISCARDED = "layer.discarded"
 PANEL_CONVENED = "panel.convened"
 JUDGE_VERDICT = "judge.verdict"
 PANEL_DECIDED = "panel.decided"
+PANEL_CALIBRATED = "panel.calibrated"
 
 ROOT = "root"  # the task path of the operator's own task
 GENESIS = "0" * 64  # `prev` of a first line

@@ -98,7 +98,7 @@ class Watched:
 
     def id_of(self, path: str) -> str:
         """Return what a task is called on the command line: the run's id, and its place in the tree."""
-        return self.run + path.removeprefix("root").replace("/", ".")
+        return self.run if path == "root" else f"{self.run}.{place_of(path)}"
 
     def below(self, path: str = "root") -> Iterator[Row]:
         """Yield a task and all below it, parents first, children in their order."""
@@ -114,6 +114,11 @@ class Watched:
     def close(self) -> None:
         """Leave."""
         self.connection.close()
+
+
+def place_of(path: str) -> str:
+    """Return a task's path as people write it behind a run's id: 1.2 for root/1/2, panel.1 for a judge's panel/1."""
+    return path.removeprefix("root/").replace("/", ".")
 
 
 def _number(row: Row) -> int:
