@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from broker.record.export.cursor import Cursor
     from broker.record.export.pump import Pump, followed, recorded
     from broker.record.lines import START
-    from broker.record.run_files import find_run, list_runs, prepare, state_dir
+    from broker.record.run_files import find_run, list_runs, prepare, state_dir, without_parts
 
     if args.runs and args.all:
         raise UsageError("--all takes no run")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--json would stand among what is exported to stdout: say --to FILE")
     state = state_dir()
     every = list_runs(state)
-    paths = [find_run(state, word) for word in args.runs] or sorted(every)
+    paths = without_parts([find_run(state, word) for word in args.runs]) or sorted(every)
     format_, sink = _format(args.format), _sink(args)
     cursor: Cursor | None = None
     try:

@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     """Do it."""
     from broker.record.journal import read
     from broker.record.replay import Replay
-    from broker.record.run_files import find_run, list_runs, state_dir
+    from broker.record.run_files import find_run, list_runs, state_dir, without_parts
 
     if bool(args.runs) is args.all:
         raise UsageError("name runs, or say --all: broker replay last --profile mine.toml" if not args.runs else "--all takes no run")
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--for says in whose place --profile is: name a profile")
     policy = _policy(args)
     state = state_dir()
-    paths: list[Path] = list_runs(state) if args.all else [find_run(state, word) for word in args.runs]
+    paths = without_parts(list_runs(state) if args.all else [find_run(state, word) for word in args.runs])
     told = Told()
-    for path in dict.fromkeys(paths):
+    for path in paths:
         replay = Replay(policy)
         told.take(path.stem, replay, replay.events(read(path)), verdicts_only=args.verdicts)
     if told.judged == 0 and told.unjudged:

@@ -73,6 +73,17 @@ def segments(path: Path) -> list[Path]:
     return found
 
 
+def without_parts(paths: list[Path]) -> list[Path]:
+    """Return these journals, each once, without later segments of others among them: `*.jsonl` in a shell names those, too."""
+    named = set(paths)
+    return [path for path in dict.fromkeys(paths) if not (first := _first_of(path)) or first not in named]
+
+
+def _first_of(path: Path) -> Path | None:
+    match = re.fullmatch(r"(.+)\.[0-9]+\.jsonl", path.name)
+    return path.with_name(f"{match[1]}.jsonl") if match else None
+
+
 def list_runs(state: Path) -> list[Path]:
     """Return the journals, newest first. None yet: an empty list."""
     try:

@@ -22,7 +22,7 @@ from broker.decide.trust import Trust
 from broker.enforce import wire
 from broker.profiles.load import list_profiles
 from broker.record import event
-from broker.record.journal import Journal, read
+from broker.record.journal import SEGMENT, Journal, read
 from broker.record.recorded import profile_data, profile_of, wish_data, wish_of
 from broker.record.replay import Judged, Policy, Replay, as_recorded
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation, ShellText
@@ -40,9 +40,9 @@ def profile(name: str = "team", ceiling: Risk = Risk.LOCAL_WRITE, *entries: str,
 class Recording:
     """A journal that real tasks write, without a sandbox below them."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, segment: int = SEGMENT) -> None:
         self._place = place
-        self.journal = Journal.create(place / "state")
+        self.journal = Journal.create(place / "state", segment=segment)
         self.journal.append(event.RUN_STARTED, command=["agent"])
 
     def task(self, envelope: Envelope, path: str = "root", lands: tuple[str, ...] = (), context: Context = CONTEXT) -> Task:

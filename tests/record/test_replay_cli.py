@@ -101,6 +101,20 @@ def test_an_old_record_says_that_it_cannot_be_judged_again(tmp_path: Path, monke
     assert "nothing can be judged again" in capsys.readouterr().err
 
 
+def test_later_segments_among_the_files_are_read_once_with_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("BROKER_STATE_DIR", str(tmp_path / "state"))
+    recording = Recording(tmp_path, segment=2_000)
+    task = recording.task(Envelope(profile=profile(), trust=Trust.TRUSTED))
+    for number in range(9):
+        asked(task, "cat", f"file-{number}")
+    recording.journal.close()
+    files = sorted(map(str, recording.journal.path.parent.glob("*.jsonl")))
+    assert len(files) > 1
+
+    assert main(["replay", *files]) == 0
+    assert "9 decisions judged again" in capsys.readouterr().out
+
+
 def test_what_is_exported_to_stdout_is_the_events_and_nothing_else(state: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "broker", "export", "last", "--format", "cloudevents"],
