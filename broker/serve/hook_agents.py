@@ -18,7 +18,10 @@ from broker.errors import UsageError
 from broker.serve.hook_event import Dialect
 
 MARK = "# by broker install"
-_SECONDS = 20  # a hook ends by itself after half of that, and blocks; an agent that gives up on one lets the tool run
+# A hook that an agent gives up on lets the tool run, in Codex and Gemini CLI: a process that is stopped is ended before that.
+_IN_TIME = "timeout -k 1 15 "  # of coreutils, as in every Linux
+_OR_BLOCK = "{ echo 'broker could not answer, so this was blocked' >&2; exit 2; }"
+_SECONDS = 20  # until the agent gives up; a hook ends by itself after half of that, and blocks
 
 
 class Scope(StrEnum):
@@ -118,7 +121,7 @@ def without_ours(agent: Agent, text: str, path: str, before: str | None) -> str 
     ours = {event: found for event, groups in hooks.items() if (found := [group for group in _listed(groups) if _is_ours(group)])}
     if not ours:
         return text
-    if _with(before, ours, path) == text:
+    if _parsed(_with(before, ours, path), path) == settings:
         return before
     rest = _cleared(settings, path)
     return _written(rest, text) if rest else None
@@ -135,8 +138,9 @@ def _ours(agent: Agent, hook: Sequence[str]) -> dict[str, list[Any]]:
     """Return our hooks: before each tool, and at a session's ends."""
     plain = shlex.join(hook)
     seconds = _SECONDS * (1000 if agent.milliseconds else 1)
-    # Whatever goes wrong before broker itself can say 2 (it is gone, it is killed) becomes a 2 here: it blocks.
-    before: dict[str, Any] = {"type": "command", "command": f"{plain} || exit 2 {MARK}", "timeout": seconds}
+    # Whatever goes wrong before broker itself can say 2 (it is gone, it is killed) becomes a 2 here: it blocks. Not without a
+    # word: Gemini CLI and Codex take a 2 that says nothing for a go-ahead (measured: docs/hooks.md).
+    before: dict[str, Any] = {"type": "command", "command": f"{_IN_TIME}{plain} || {_OR_BLOCK} {MARK}", "timeout": seconds}
     aside: dict[str, Any] = {"type": "command", "command": f"{plain} {MARK}", "timeout": seconds}
     if agent.dialect is Dialect.CLAUDE:
         before["onFailure"] = "block"  # since 2.1.3xx; older ones pass over it
@@ -156,7 +160,8 @@ def _with(text: str | None, ours: dict[str, list[Any]], path: str) -> str:
         if not isinstance(others, list):
             raise CannotBeChanged(path, f"has hooks for {event} that are no list")
         hooks[event] = [*groups, *others]
-    return _written({**rest, "hooks": hooks}, text)
+    new = {**rest, "hooks": hooks}
+    return text if text is not None and new == settings else _written(new, text)
 
 
 def _cleared(settings: dict[str, Any], path: str) -> dict[str, Any]:
