@@ -22,6 +22,7 @@ from broker.profiles.load import decode_at
 from broker.profiles.normalise import profile_from
 from broker.profiles.schema import ProfileTable, decode_profile
 from broker.profiles.secure_open import Rules
+from broker.profiles.ways_out_told import ways_out_findings
 
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
 _CHANGES_WHAT_RUNS = re.compile(
@@ -78,7 +79,7 @@ def findings(profile: Profile, installed: Installed | None = None) -> tuple[Find
     """Return what is remarkable about a profile, most serious first."""
     found = (
         *_reach(profile), *entry_findings(profile, installed), *_landing(profile), *_environment(profile),
-        *_container(profile), *_rest(profile),
+        *_container(profile), *ways_out_findings(profile), *_rest(profile),
     )  # fmt: skip
     return tuple(sorted(found, key=lambda finding: -finding.severity))
 

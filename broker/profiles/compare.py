@@ -19,6 +19,7 @@ from broker.decide.wording import classes, command_line
 from broker.profiles.explain import MEANINGS
 from broker.profiles.judge import Judged, judge, start_of
 from broker.profiles.quantity import show_size, show_time
+from broker.profiles.ways_out_told import is_narrower, origin
 
 
 class Direction(IntEnum):
@@ -217,9 +218,12 @@ def _amount(key: str, what: str, old: Any, new: Any, show: Any) -> Iterator[Chan
 def _ways_out(before: Profile, after: Profile) -> Iterator[Change]:
     old, new = ({gateway.name: gateway for gateway in profile.gateways} for profile in (before, after))
     for name, gateway in new.items():
-        if old.get(name) != gateway:
-            what = "may reach" if name not in old else "may reach, otherwise than before,"
-            yield _wider(f"gateways.{name}", f"{what} {gateway.scheme}://{gateway.host}:{gateway.port} through gateway {name}")
+        had = old.get(name)
+        if had is not None and had != gateway and is_narrower(gateway, had):
+            yield _narrower(f"gateways.{name}", f"may do less through gateway {name}")
+        elif had != gateway:
+            what = "may reach" if had is None else "may reach, otherwise than before,"
+            yield _wider(f"gateways.{name}", f"{what} {origin(gateway)} through gateway {name}")
     for name in old:
         if name not in new:
             yield _narrower(f"gateways.{name}", f"has no gateway {name} any more")

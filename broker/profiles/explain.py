@@ -7,6 +7,7 @@ from broker.decide.envelope import GRANTED
 from broker.decide.profile import LAYERS, AllowEntry, Profile
 from broker.decide.wording import classes, command_line, escape, listed
 from broker.profiles.quantity import show_size, show_time
+from broker.profiles.ways_out_told import ways_out_lines
 
 # A section's title, and its lines: (left column, right column).
 Section = tuple[str, tuple[tuple[str, str], ...]]
@@ -41,6 +42,7 @@ def sections(profile: Profile) -> tuple[Section, ...]:
         ("tools taken away", tuple((tool, "") for tool in sorted(profile.disabled_tools))),
         ("environment", _environment(profile)),
         ("sandbox", _sandbox(profile)),
+        ("ways out", ways_out_lines(profile)),
         ("requires, or the task does not start", tuple((layer, "") for layer in profile.requires)),
         (
             "does without, where the host cannot",
@@ -90,7 +92,7 @@ def _sandbox(profile: Profile) -> tuple[tuple[str, str], ...]:
         else ("engine", sandbox.engine),
         ("image", sandbox.image or "the engine's default"),
         ("workspace", _WORKSPACES[sandbox.workspace]),
-        ("network", "none"),
+        ("network", "none, but for the ways out below" if profile.gateways or profile.hosts else "none"),
         ("memory", show_size(sandbox.memory) if sandbox.memory else limited),
         ("processors", f"{sandbox.cpus:g}" if sandbox.cpus else limited),
         ("processes", str(sandbox.pids) if sandbox.pids else limited),

@@ -19,6 +19,7 @@ from broker.decide.wording import listed, shorten
 from broker.profiles.check import names_a_secret
 from broker.profiles.doors import open_door
 from broker.profiles.judge import judge, start_of
+from broker.profiles.ways_out_told import ways_out_exposures
 
 _CLASSES = {
     Risk.LOCAL_WRITE: (0.08, "files of the workspace can be changed; what lands is judged again"),
@@ -50,7 +51,8 @@ class Exposure:
 
 def exposures(profile: Profile) -> tuple[Exposure, ...]:
     """Return what is open, the widest first."""
-    found = (*_reach(profile), *_entries(profile), *_shown(profile), *_holding(profile))
+    ways = (Exposure(id=name, weight=weight, text=text, remedy=remedy) for name, weight, text, remedy in ways_out_exposures(profile))
+    found = (*_reach(profile), *_entries(profile), *_shown(profile), *ways, *_holding(profile))
     return tuple(sorted(found, key=lambda exposure: -exposure.weight))
 
 
