@@ -17,6 +17,7 @@ from broker.decide import refusal
 from broker.decide.allowlist import denied_prefix, entry_for_exec, listed_parts
 from broker.decide.envelope import NEVER_GRANTED, Envelope
 from broker.decide.refusal import Question
+from broker.decide.trust import Trust
 from broker.decide.unrecognised import merely_unrecognised
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.request.operation import Exec, Operation, ShellText
@@ -37,12 +38,14 @@ def decide(
     scope: Grant | None = None,
     interactive: bool = False,
     digest: str | None = None,
+    agent: bool = False,
 ) -> Verdict:
     """Decide whether `operation`, assessed as `assessment`, may go ahead.
 
     `scope` is the grant that the asking process lives in, if its ancestry is known. `interactive` says that
     somebody is there to be asked. `digest` is the SHA-256 of the program's file in hexadecimal digits,
-    needed only where `needs_digest` says so. An Allow with a `grant` means: the started process, and what
+    needed only where `needs_digest` says so. `agent`: the agent's own process asks, which each level may let do a
+    little more (broker/decide/agent.py). An Allow with a `grant` means: the started process, and what
     it starts, lives in that grant from now on; without one it stays where it is.
     """
     if Risk.BLOCKED in assessment.effects:
@@ -56,6 +59,7 @@ def decide(
             context=context,
             scope=scope,
             digest=digest,
+            agent=agent,
             depth=depth,
         )
         answer = _judge(level, question)
@@ -101,7 +105,7 @@ def _judge(level: Envelope, question: Question) -> Allow | Deny:
 
 def _by_classes(level: Envelope, question: Question, rest: Sequence[Part], *, listed: bool) -> Allow | Deny:
     scope = question.scope
-    own = level.own_effects | _SAFE
+    own = level.own_effects | _SAFE | _of_the_agent(level, question)
     if not question.assessment.parts and not _is_empty(question.operation):
         # INVARIANT: an assessment that says nothing of something is no permission.
         rest = [_unassessed(question.operation)]
@@ -126,6 +130,17 @@ def _by_classes(level: Envelope, question: Question, rest: Sequence[Part], *, li
     if beyond_own:
         return Allow(layer=Layer.GRANT, rule="grant.scope", effects=effects)
     return Allow(layer=Layer.PROFILE, rule="profile.effects", effects=effects)
+
+
+def _of_the_agent(level: Envelope, question: Question) -> frozenset[Risk]:
+    """Return what the level lets the agent's own processes do by themselves; nothing for an untrusted task."""
+    agent = level.profile.agent
+    if not question.agent or agent is None or level.effective_trust is Trust.UNTRUSTED:
+        return _NO_RISKS
+    return agent.lifts(question.operation, question.context)
+
+
+_NO_RISKS: frozenset[Risk] = frozenset()
 
 
 def _effects_in(scope: Grant | None, part: Part, own: frozenset[Risk]) -> frozenset[Risk]:

@@ -48,9 +48,13 @@ _OF_THE_PROGRAM = frozenset({"shell.dynamic_text", "shell.nix"})
 
 
 def starts_by_deferral(
-    operation: Operation, assessment: Assessment, envelope: Envelope, context: Context, *, scope: Grant | None = None
-) -> Allow | None:
+    operation: Operation, assessment: Assessment, envelope: Envelope, context: Context, *, scope: Grant | None = None,
+    agent: bool = False,
+) -> Allow | None:  # fmt: skip
     """Return an Allow for a shell whose refused parts will all be judged again, else None.
+
+    `agent`: an agent's own process starts it. Where file labels are required, a redirection to a labelled place is left to
+    them as well: to an agent, a shell that cannot start says nothing, and the shell's own words say which file it was.
 
     INVARIANT: every part that is left out here is a program start of its own
     (test_what_never_comes_to_the_gate_is_never_deferred).
@@ -63,7 +67,8 @@ def starts_by_deferral(
         rule, now = "launcher.deferred", (_without_exec(assessment.parts[0]),)
     elif names_a_shell(assessment.parts[0].argv) and started <= _KNOWN_SHELLS:
         rule = "shell.deferred"
-        now = tuple(part for index, part in enumerate(assessment.parts) if index == 0 or not _comes_again(part))
+        labelled = agent and all("file_labels" in level.profile.requires for level in envelope.levels())
+        now = tuple(part for index, part in enumerate(assessment.parts) if index == 0 or not (_comes_again(part) or (labelled and _is_labelled(part))))
     else:
         return None
     if len(now) == len(assessment.parts):
@@ -81,6 +86,14 @@ def _without_exec(part: Part) -> Part:
     reasons = tuple(reason for reason in part.reasons if reason.rule not in _OF_EXEC)
     dropped = {reason.risk for reason in part.reasons} - {reason.risk for reason in reasons}
     return replace(part, reasons=reasons, effects=part.effects - dropped)
+
+
+def _is_labelled(part: Part) -> bool:
+    """Whether this part is a redirection that changes a file of the catalogue, which the guard asks about: nothing else is persistence."""
+    return part.kind is PartKind.REDIRECT and Risk.PERSISTENCE in part.effects and part.effects <= _OF_LABELS
+
+
+_OF_LABELS = frozenset({Risk.SAFE, Risk.LOCAL_WRITE, Risk.PERSISTENCE})
 
 
 def _comes_again(part: Part) -> bool:

@@ -7,13 +7,17 @@ years later, and another one asked for (broker/record/replay.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Risk
+from broker.decide.agent import unwrapped, without_its_variables
 from broker.decide.decide import decide
 from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
 from broker.decide.given import NOTHING, Given
+from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Deny, Layer, Verdict
 from broker.request.operation import FileAction, FileChange, Operation
 
@@ -28,12 +32,44 @@ def decide_given(
     operation: Operation, assessment: Assessment, envelope: Envelope, context: Context, given: Given = NOTHING
 ) -> Verdict:
     """Decide whether an operation may go ahead, with all that is known where it is asked."""
-    verdict = decide(operation, assessment, envelope, context, scope=given.scope, digest=given.sha256 or None)
+    if given.agent and (own := _the_agent_itself(operation, assessment, envelope, context)) is not None:
+        return own
+    verdict = decide(
+        operation, assessment, envelope, context, scope=given.scope, digest=given.sha256 or None, agent=given.agent
+    )
     if not given.gate or not isinstance(verdict, Deny):
         return verdict
-    if (deferred := starts_by_deferral(operation, assessment, envelope, context, scope=given.scope)) is not None:
+    if (deferred := starts_by_deferral(operation, assessment, envelope, context, scope=given.scope, agent=given.agent)) is not None:
         return deferred
     return _left_to_landing(operation, envelope, context, given) or verdict
+
+
+def _the_agent_itself(operation: Operation, assessment: Assessment, envelope: Envelope, context: Context) -> Allow | None:
+    """Allow an agent's process to start one of its own programs: it is the one that the operator chose."""
+    if Risk.BLOCKED in assessment.effects or envelope.effective_trust is Trust.UNTRUSTED:
+        return None
+    known = [level.profile.agent for level in envelope.levels()]
+    if all(agent is not None and agent.is_own(operation, context) for agent in known):
+        return Allow(layer=Layer.PROFILE, rule=AGENT_PROGRAM, effects=assessment.effects)
+    return None
+
+
+def consider(operation: Operation, envelope: Envelope, context: Context, given: Given = NOTHING) -> tuple[Assessment, Verdict]:
+    """Classify and decide: what an agent's own process starts, without what it wraps around a command and its environment.
+
+    INVARIANT: a wrapped command is judged as if it stood alone, and its wrapper opens no grant (tests/decide/test_agent.py).
+    """
+    known = [level.profile.agent for level in envelope.levels()]
+    plain = without_its_variables(operation, known)
+    judged = unwrapped(plain, envelope.profile.agent, context) if given.agent else plain
+    assessment = classify(judged, context)
+    verdict = decide_given(judged, assessment, envelope, context, given)
+    if judged is not plain and isinstance(verdict, Allow) and verdict.grant is not None:
+        verdict = replace(verdict, grant=None)  # what it runs is asked about again, and opens its own
+    return assessment, verdict
+
+
+AGENT_PROGRAM = "agent.program"
 
 
 def _left_to_landing(operation: Operation, envelope: Envelope, context: Context, given: Given) -> Allow | None:

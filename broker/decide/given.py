@@ -13,7 +13,7 @@ class Given:
 
     `gate`: what a shell starts will be asked about again, one by one (deferral.py), and what is written to a file whose content
     decides is looked at when it lands. `scope`: the grant that the asking process lives in. `sha256`: of the program's file, where
-    an entry pins one. `layered`: the change goes to a copy-on-write layer. `real`: what is deleted is there in the real workspace.
+    an entry pins one. `agent`: the agent's own process asks (agent.py). `layered`: the change goes to a copy-on-write layer. `real`: what is deleted is there in the real workspace.
     """
 
     gate: bool = False
@@ -21,6 +21,7 @@ class Given:
     sha256: str = ""
     layered: bool = False
     real: bool = False
+    agent: bool = False
 
 
 NOTHING = Given()

@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass, field
 
 from broker.classify.risk import Risk
+from broker.decide.agent import Agent
 from broker.decide.gateway import Gateway
 
 # What a profile may name under `tools.disabled`. `shell` is enforced at the exec gate; the others are the
@@ -108,7 +109,7 @@ class Profile:
 
     `denylist` holds token prefixes. `lands` are the rules of persistence that may land, in a copy-on-write
     workspace. `gateways` are the only ways out that a task has without reaching the network; `hosts` (`name:port`) are what
-    it may reach through a proxy of the broker's. `source` is the file it came from; `digest` is the SHA-256 of the content (not of the file's bytes),
+    it may reach through a proxy of the broker's. `agent` is what is known of the agent that it is meant for. `source` is the file it came from; `digest` is the SHA-256 of the content (not of the file's bytes),
     so that two spellings of one profile have one digest.
     """
 
@@ -125,6 +126,7 @@ class Profile:
     delegate: DelegationSettings = field(default_factory=DelegationSettings)
     gateways: tuple[Gateway, ...] = ()
     hosts: tuple[str, ...] = ()
+    agent: Agent | None = None
     requires: tuple[str, ...] = LAYERS
     source: str = ""
     digest: str = ""

@@ -28,6 +28,7 @@ class Question:
     context: Context
     scope: Grant | None
     digest: str | None
+    agent: bool = False  # the agent's own process asks
     depth: int = 0  # 0: the task's own profile; else how many ancestors up
 
 

@@ -248,7 +248,7 @@ def decided(operation: Operation, assessment: Assessment, verdict: Verdict, give
 
 def _given(given: Given) -> dict[str, object]:
     """Return what is worth saying of it: what is not so, and empty, is left out."""
-    known: dict[str, object] = {name: True for name in ("gate", "layered", "real") if getattr(given, name)}
+    known: dict[str, object] = {name: True for name in ("gate", "layered", "real", "agent") if getattr(given, name)}
     if given.sha256:
         known["sha256"] = given.sha256
     if given.scope is not None:

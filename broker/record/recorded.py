@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.classify.context import Context
 from broker.classify.risk import Risk
+from broker.decide.agent import Agent, Helper
 from broker.decide.gateway import environment_for
 from broker.decide.given import Given
 from broker.decide.narrowing import Wish
@@ -51,7 +52,17 @@ def profile_data(profile: Profile) -> dict[str, object]:
     data |= {name: limit for name in _LIMITS if (limit := getattr(profile.sandbox, name)) is not None}
     if profile.delegate.profiles is not None:
         data["profiles"] = list(profile.delegate.profiles)
+    if profile.agent is not None:
+        data["agent"] = _agent_data(profile.agent)
     return data
+
+
+def _agent_data(agent: Agent) -> dict[str, object]:
+    return {
+        "name": agent.name, "programs": list(agent.programs), "runtimes": list(agent.runtimes),
+        "helpers": [[one.program, event.labels(one.effects)] for one in agent.helpers],
+        "sets": [list(pair) for pair in agent.sets], "state": list(agent.state), "settings": list(agent.settings), "wrappers": [list(shape) for shape in agent.wrappers],
+    }  # fmt: skip
 
 
 def _entry_data(entry: AllowEntry) -> dict[str, object]:
@@ -91,7 +102,16 @@ def profile_of(data: Mapping[str, Any]) -> Profile:
             delegate=DelegationSettings(
                 profiles=None if profiles is None else texts(profiles), agents=texts(data.get("agents", ())), depth=data["depth"]
             ),
+            agent=_agent_of(data["agent"]) if "agent" in data else None,
         )  # fmt: skip
+
+
+def _agent_of(data: Mapping[str, Any]) -> Agent:
+    return Agent(
+        name=text(data["name"]), programs=texts(data["programs"]), runtimes=texts(data["runtimes"]),
+        helpers=tuple(Helper(program=text(program), effects=_risks(effects)) for program, effects in data["helpers"]),
+        sets=_pairs(data["sets"]), state=texts(data["state"]), settings=texts(data["settings"]), wrappers=tuple(map(texts, data["wrappers"])),
+    )  # fmt: skip
 
 
 def _entry_of(data: Mapping[str, Any]) -> AllowEntry:
@@ -156,6 +176,7 @@ def given_of(data: Mapping[str, Any]) -> Given:
         return Given(
             gate=data.get("gate", False), scope=grant_of(data["scope"]) if "scope" in data else None,
             sha256=data.get("sha256", ""), layered=data.get("layered", False), real=data.get("real", False),
+            agent=data.get("agent", False),
         )  # fmt: skip
 
 

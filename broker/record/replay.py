@@ -21,7 +21,7 @@ from broker.decide.client import files_touched
 from broker.decide.egress import host_listed
 from broker.decide.egress import refused as out_refused
 from broker.decide.envelope import Envelope
-from broker.decide.gate import decide_given
+from broker.decide.gate import consider, decide_given
 from broker.decide.narrowing import Tally, Wish, child_of, led_by_agent, refuse_child
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
@@ -224,15 +224,14 @@ class _Judge:
         operation = operation_of(one.get("operation", {}))
         context = context_of(task.context, getattr(operation, "cwd", ""))
         given = given_of(one.get("given", {}))
-        assessment = classify(operation, context)
         scope, moot = given.scope, task.moot
         if scope is not None:
             moot = moot or scope in task.lost
             scope = task.grants.get(scope, scope)
         layered = given.layered and task.envelope.profile.sandbox.workspace == "overlay"
         given = replace(given, scope=scope, layered=layered)
+        assessment, verdict = consider(operation, task.envelope, context, given)
         rule = one.get("rule", "")
-        verdict: Allow | Ask | Deny
         if rule == "operator.command" and self._is_the_operators(one["task"], operation, task):
             verdict = Allow(layer=Layer.OPERATOR, rule=rule, effects=assessment.effects)
         elif rule == "broker.client" and isinstance(operation, Exec):
@@ -242,8 +241,6 @@ class _Judge:
                 verdict = verdict if isinstance(answer, Allow) else answer
         elif not task.commanded and not given.gate and self._may_be_led(one["task"], operation, task):
             verdict = Allow(layer=Layer.OPERATOR, rule="operator.command", effects=assessment.effects)
-        else:
-            verdict = decide_given(operation, assessment, task.envelope, context, given)
         task.commanded = True
         self._remember(one, task, verdict, scope, command=not given.gate)
         would = _answer(event.decided(operation, assessment, verdict))

@@ -23,7 +23,7 @@ from broker.decide.allowlist import needs_digest
 from broker.decide.client import files_touched
 from broker.decide.decide import names_a_shell
 from broker.decide.envelope import Envelope
-from broker.decide.gate import decide_given
+from broker.decide.gate import AGENT_PROGRAM, consider
 from broker.decide.given import Given
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
@@ -71,6 +71,7 @@ NOTE_DENIALS = {
 
 # The scope of what stands in front of the agent. Scope 0 is everybody else's: no grant, no choice of the operator.
 OPERATOR_SCOPE = 1
+AGENT_SCOPE = 2  # of the agent's own processes, where it is known which those are: no grant either
 CLIENT, GUARD = "/run/broker/bin/broker", "/run/broker/guard"  # one program: its name says which it is (guard/client.c)
 
 
@@ -162,7 +163,7 @@ class Task:
         self._last_refused: tuple[int, tuple[str, ...], str] | None = None
         self._refused_paths: set[str] = set()
         self._notes = 0
-        self._scopes: list[Grant | None] = [None, None]  # 0, and OPERATOR_SCOPE: no grant in either
+        self._scopes: list[Grant | None] = [None, None, None]  # 0, OPERATOR_SCOPE and AGENT_SCOPE: no grant in any
         self._desk = Desk()
         self._lock = threading.Lock()
 
@@ -194,14 +195,14 @@ class Task:
     def _considered(self, operation: Operation, scope: int, *, at_gate: bool) -> tuple[Assessment, Verdict, Given]:
         """Classify and decide, and say on what else it hung: INVARIANT: on nothing that is not recorded (test_replay.py)."""
         context = self._context_of(operation)
-        assessment = classify(operation, context)
         layered = isinstance(operation, FileChange) and self._lies_in_a_layer(operation.path)
         deletes = layered and isinstance(operation, FileChange) and operation.action is FileAction.DELETE
         given = Given(
             gate=at_gate, scope=self._scopes[scope], sha256=self._digest(operation) or "", layered=layered,
             real=deletes and os.path.lexists(getattr(operation, "path", "")),
+            agent=scope == AGENT_SCOPE and self.envelope.profile.agent is not None,
         )  # fmt: skip
-        return assessment, decide_given(operation, assessment, self.envelope, context, given), given
+        return *consider(operation, self.envelope, context, given), given
 
     def must_record(self, operation: Operation, verdict: Verdict, scope: int | str = 0) -> bool:
         """Whether this decision gets a line of its own. Raises JournalError when no more may be written.
@@ -256,10 +257,13 @@ class Task:
             return self._client_starts(asked, operation)
         chosen = self.operator.take(asked)
         if chosen is not None and (self.parent is None or not self._wrote(asked)):
-            return wire.Answer(request=asked.request, allow=True, scope=chosen)
+            is_agent = chosen == 0 and self.envelope.profile.agent is not None
+            return wire.Answer(request=asked.request, allow=True, scope=AGENT_SCOPE if is_agent else chosen)
         _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
         if isinstance(verdict, Allow):
             scope = self._after(asked.scope) if verdict.grant is None else self._scope_of(verdict.grant)
+            if verdict.rule == AGENT_PROGRAM:
+                scope = AGENT_SCOPE
             return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
         assert isinstance(verdict, Deny)
         attempt = (asked.pid, asked.argv, asked.program)
@@ -384,8 +388,8 @@ class Task:
 
     @staticmethod
     def _after(scope: int) -> int:
-        """The scope of a process whose start opened no grant: its own; behind the operator's choice, everybody's."""
-        return 0 if scope == OPERATOR_SCOPE else wire.SCOPE_UNCHANGED
+        """The scope of a process whose start opened no grant: its own; behind the operator's choice and the agent, everybody's."""
+        return 0 if scope in (OPERATOR_SCOPE, AGENT_SCOPE) else wire.SCOPE_UNCHANGED
 
     def _lies_in_a_layer(self, path: str) -> bool:
         return any(path.startswith(root + "/") for root in self.lands)
@@ -423,7 +427,7 @@ class Task:
 
     def _scope_of(self, grant: Grant) -> int:
         with self._lock:
-            if grant in self._scopes:  # never the first two, which are None
+            if grant in self._scopes:  # never the first three, which are None
                 return self._scopes.index(grant)
             self._scopes.append(grant)
             return len(self._scopes) - 1
