@@ -65,7 +65,8 @@ class RunRequest:
     `land` is auto, ask, never, on-plan or on-panel; `plan` is the operator's own.
     `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
     `cwd`: where in the workspace the command starts; '': the workspace itself. `task_file` is what it finds in $BROKER_TASK.
-    `facts` are added to the first event. `continues` is a run whose kept changes this one goes on with.
+    `facts` are added to the first event. `continues` is a run whose kept changes this one goes on with. `files` are small
+    files for /run/broker: (name, content).
     """
 
     argv: tuple[str, ...]
@@ -87,6 +88,7 @@ class RunRequest:
     task_file: bytes = b""
     facts: tuple[tuple[str, str], ...] = ()
     continues: str = ""
+    files: tuple[tuple[str, bytes], ...] = ()
     cwd: str = ""
 
 
@@ -124,7 +126,7 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
         terminal=request.terminal, stdin=request.stdin, stdout=request.stdout, stderr=request.stderr,
         seconds=request.seconds, land=request.land, plan=request.plan, continues=request.continues,
         extra=(("BROKER_TASK", "/run/broker/task.json"),) if request.task_file else (),
-        files=(("task.json", request.task_file),) if request.task_file else (),
+        files=(*request.files, *((("task.json", request.task_file),) if request.task_file else ())),
     )  # fmt: skip
     refuse_too_long(plot)
     tree = Tree(watcher.changed)

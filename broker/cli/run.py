@@ -8,6 +8,7 @@ from broker.cli.parser import Choice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from broker.decide.profile import Profile
     from broker.request.plan import Step
 
 SUMMARY = "run a command in a sandbox, under a profile"
@@ -16,6 +17,7 @@ broker run --profile builder -- my-agent --task "fix the tests"
 broker run --profile research -- bash -c 'git log --oneline | head'
 broker run --engine bubblewrap --timeout 10m -- python3 agent.py
 broker run --engine docker --image go --profile builder -- bash agent.sh
+broker run --profile builder --agent claude -- -p "fix the tests"
 broker run --json --profile adversary -- ./review.sh > result.json
 broker run --plan plan.json --land on-plan --profile builder -- my-agent
 broker run --land on-panel review --rounds 3 --profile builder -- my-agent
@@ -30,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "it finds what the judges found in $BROKER_TASK")  # fmt: skip
     parser.add_argument("--goal", default="", metavar="TEXT",
                         help="with --land on-panel: what you want, for the judges, and for the command in $BROKER_TASK")  # fmt: skip
+    parser.add_argument("--agent", metavar="NAME",
+                        help="run this agent, with what follows `--` as its arguments: claude, codex, gemini, opencode, aider, mini, "
+                             "or one of your own (docs/agents.md)")  # fmt: skip
+    parser.add_argument("--agent-home", metavar="DIR",
+                        help="keep the agent's home folder, with its sessions, here (default: a new one that goes with the task)")  # fmt: skip
     terminal = parser.add_mutually_exclusive_group()
     terminal.add_argument("--tty", action="store_true", default=None, dest="tty",
                           help="give the command a terminal of its own (default: when stdin and stdout are one)")  # fmt: skip
@@ -71,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, or one of ours (docs/exit-codes.md)."""
     import sys
 
-    if not args.command or not args.command[0]:
+    if not args.agent and (not args.command or not args.command[0]):
         from broker.errors import UsageError
 
         raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
@@ -104,10 +111,14 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
     if args.image:
         profile = replace(profile, sandbox=replace(profile.sandbox, image=args.image))
+    argv: tuple[str, ...] = tuple(args.command)
+    files: tuple[tuple[str, bytes], ...] = ()
+    if judged is False and (args.agent or args.agent_home or profile.agent is not None):
+        profile, argv, files = _equipped(args, profile)
     claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=not terminal, brief=getattr(args, "brief", False))
     request = RunRequest(
-        argv=tuple(args.command), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
+        argv=argv, files=files, profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
         stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
         plan=plan_of(args.plan), profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
@@ -122,6 +133,22 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     reporter.finished(result)
     write_result(args, result.as_dict() | more)
     return result.exit_code
+
+
+def _equipped(args: argparse.Namespace, profile: Profile) -> tuple[Profile, tuple[str, ...], tuple[tuple[str, bytes], ...]]:
+    """Return profile, command and files of an agent. Raises UsageError and ProfileError."""
+    from pathlib import Path
+
+    from broker.agents.adapter import load_adapter
+    from broker.agents.equip import equip
+    from broker.errors import UsageError
+
+    name = args.agent or (profile.agent.name if profile.agent is not None else "")
+    if not name:
+        raise UsageError("--agent-home is an agent's: say which, with --agent NAME")
+    adapter = load_adapter(name, Path(args.workspace))
+    ready = equip(profile, adapter, tuple(args.command), workspace=args.workspace, home=args.agent_home or "")
+    return ready.profile, ready.argv, ready.files
 
 
 def claim_result(args: argparse.Namespace) -> None:

@@ -85,12 +85,16 @@ def _plan(
     shown = [Bind(source=os.path.realpath(path), target=path) for path in wishes.read_only]
     # Later binds lie over earlier ones: what is shown of the workspace itself must not be covered by it.
     inner = [bind for bind in shown if is_below(bind.target, workspace.path)]
+    home = profile.agent.home if profile.agent is not None else ""
+    if home:
+        _refuse_runtime(profile.name, home)
+    kept = (Bind(source=home, target=HOME, read_only=False),) if home else ()
     return Plan(
         task=task, uid=workspace.uid, gid=workspace.gid, workspace=workspace.path, home=HOME,
-        binds=(*(bind for bind in shown if bind not in inner), *workspace.binds(), *inner),
+        binds=(*(bind for bind in shown if bind not in inner), *kept, *workspace.binds(), *inner),
         tmpfs=(
             Tmpfs(target="/tmp", size=wishes.tmp_size),
-            Tmpfs(target=HOME, size=wishes.tmp_size, mode=0o755),
+            *(() if kept else (Tmpfs(target=HOME, size=wishes.tmp_size, mode=0o755),)),
         ),
         overlays=overlays, masked=workspace.masked,
         limits=Limits(
