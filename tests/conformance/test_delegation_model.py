@@ -102,7 +102,7 @@ def model(stage: Stage, argv: tuple[str, ...]) -> bool:
 def test_a_few_hundred_real_starts_in_random_trees_agree_with_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = random.Random(20261130)  # noqa: S311 - the same trees each time
+    draw = random.Random(20261130)  # the same trees each time
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "real").write_text("real\n")
@@ -115,18 +115,18 @@ def test_a_few_hundred_real_starts_in_random_trees_agree_with_the_model(
         request: dict[str, Any] = {"argv": ("model",), "profile": root, "workspace": str(workspace), "engine": "bubblewrap"}
         trust = draw.choice(list(Trust))
         names = [draw.choice(profiles).name for _ in range(1 + chain % 3)]
-        with session(RunRequest(**request, trust=trust, profiles=profiles, land="never"), Watcher()) as opened:
-            with below(opened.stage, names, draw) as children:
-                stages = [opened.stage, *children]
-                for text in draw.sample(STARTS, 6):
-                    argv = tuple(text.split())
-                    started = [really_starts(stage, argv) for stage in stages]
-                    foreseen = [model(stage, argv) and exists(argv[0]) for stage in stages]
-                    assert started == foreseen, (argv, root, names, profiles)
-                    assert started == sorted(started, reverse=True), (argv, root, names, profiles)
-                    tried += len(stages)
-                    refused += started.count(False)
-                depths[len(children)] = depths.get(len(children), 0) + 1
+        asked = RunRequest(**request, trust=trust, profiles=profiles, land="never")
+        with session(asked, Watcher()) as opened, below(opened.stage, names, draw) as children:
+            stages = [opened.stage, *children]
+            for text in draw.sample(STARTS, 6):
+                argv = tuple(text.split())
+                started = [really_starts(stage, argv) for stage in stages]
+                foreseen = [model(stage, argv) and exists(argv[0]) for stage in stages]
+                assert started == foreseen, (argv, root, names, profiles)
+                assert started == sorted(started, reverse=True), (argv, root, names, profiles)
+                tried += len(stages)
+                refused += started.count(False)
+            depths[len(children)] = depths.get(len(children), 0) + 1
     assert tried >= 400, tried
     assert refused >= 50, refused
     assert tried - refused >= 50, (tried, refused)

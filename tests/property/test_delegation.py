@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_what_a_child_may_do_each_ancestor_may_do(
     allowed = [may(level, operation) for level in levels]
 
     assert allowed == sorted(allowed, reverse=True)  # once refused on the way down, refused for ever
-    for above, here in zip(levels, levels[1:], strict=False):
+    for above, here in itertools.pairwise(levels):
         assert here.effects <= above.effects
         assert here.effective_trust <= above.effective_trust
         assert here.disabled_tools >= above.disabled_tools
@@ -138,7 +139,7 @@ def everything(profile: Profile) -> dict[str, Any]:
 @given(profiles, st.sampled_from(Trust), steps)
 def test_limits_paths_secrets_names_and_layers_narrow_too(root: Profile, trust: Trust, chain: list[tuple[Profile, Wish]]) -> None:
     levels = tree(root, trust, chain)
-    for above, here in zip(levels, levels[1:], strict=False):
+    for above, here in itertools.pairwise(levels):
         one, other = above.profile, here.profile
         assert all(everything(other)[key] <= limit for key, limit in everything(one).items())
         assert set(other.sandbox.show) <= set(one.sandbox.show)
