@@ -134,7 +134,7 @@ class FileResult(Value):
     """What became of a file that was to be read or written. `path` is absolute.
 
     `status` is ok, denied (then `denial` says why), not_found, changed (it is another file than `version` says, or it is there
-    already), timeout, cancelled or failed. `data` is what was read, `size` what the file has in all; `version` tells this
+    already), not_permitted (the file's mode, or a place that is not writable), timeout, cancelled or failed. `data` is what was read, `size` what the file has in all; `version` tells this
     file from any later one, `mode` are its rights in octal.
     """
 

@@ -165,6 +165,8 @@ static int replace(const char *name) {
     bool exists;
     int code = check(name, &st, &exists);
     if (code) return code;
+    /* A file is replaced by rename(2), which asks the folder only: what its owner made read-only stays as it is. */
+    if (exists && faccessat(folder, name, W_OK, 0)) return failed(want.path, errno);
     mode_t mask = umask(0);
     umask(mask);
     int fd = open_temporary(name), error = fd < 0 ? errno : copy_in(fd);

@@ -295,6 +295,16 @@ def test_files_are_read_and_written_inside_and_a_newer_one_is_not_overwritten(ma
     assert opened.journal.read_text().count('"tool.called"') == 10
 
 
+def test_a_file_that_is_read_only_is_not_replaced(make: Make, workspace: Path) -> None:
+    with make() as opened:
+        assert opened.write_file("kept", "one").ok
+        assert opened.run(["chmod", "a-w", "kept"]).ok
+        assert opened.write_file("kept", "two").status == "not_permitted"
+        assert opened.run(["chmod", "u+w", "kept"]).ok
+        assert opened.write_file("kept", "three").ok
+    assert (workspace / "kept").read_text() == "three"
+
+
 def test_a_file_that_may_not_be_touched_is_a_value_with_its_denial(make: Make) -> None:
     with make(a_profile(effects={})) as opened:
         hook = opened.write_file(".git/hooks/pre-commit", "x")
