@@ -35,8 +35,9 @@ def decide_given(
     if given.agent and (own := _the_agent_itself(operation, assessment, envelope, context)) is not None:
         return own
     verdict = decide(
-        operation, assessment, envelope, context, scope=given.scope, digest=given.sha256 or None, agent=given.agent
-    )
+        operation, assessment, envelope, context, scope=given.scope, interactive=given.interactive,
+        digest=given.sha256 or None, agent=given.agent,
+    )  # fmt: skip
     if not given.gate or not isinstance(verdict, Deny):
         return verdict
     if (deferred := starts_by_deferral(operation, assessment, envelope, context, scope=given.scope, agent=given.agent)) is not None:

@@ -248,9 +248,10 @@ def decided(operation: Operation, assessment: Assessment, verdict: Verdict, give
 
 def _given(given: Given) -> dict[str, object]:
     """Return what is worth saying of it: what is not so, and empty, is left out."""
-    known: dict[str, object] = {name: True for name in ("gate", "layered", "real", "agent") if getattr(given, name)}
-    if given.sha256:
-        known["sha256"] = given.sha256
+    known: dict[str, object] = {name: True for name in ("gate", "layered", "real", "interactive", "agent") if getattr(given, name)}
+    for name in ("sha256", "cwd"):
+        if text := getattr(given, name):
+            known[name] = text
     if given.scope is not None:
         known["scope"] = _grant(given.scope)
     return known

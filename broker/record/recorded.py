@@ -140,7 +140,7 @@ def context_of(data: Mapping[str, Any], cwd: str = "") -> Context:
 
 
 def operation_of(data: Mapping[str, Any]) -> Operation:
-    """Return the operation that was recorded. Raises NotRecorded for one whose verdict hung on a file's content."""
+    """Return the operation that was recorded; in the place of contents, which are not, empty ones."""
     with reading("an operation"):
         match data["kind"]:
             case "shell":
@@ -151,9 +151,8 @@ def operation_of(data: Mapping[str, Any]) -> Operation:
                     cwd=text(data.get("cwd", "")), env=_pairs(data.get("env", ())),
                 )  # fmt: skip
             case "file_change":
-                if "old" in data or "new" in data:
-                    raise NotRecorded("contents of files are not recorded")
                 return FileChange(
+                    old=b"" if "old" in data else None, new=b"" if "new" in data else None,
                     action=FileAction(data["action"]), path=text(data.get("path", "")), other=text(data.get("other", "")),
                     mode=data.get("mode", 0), attribute=data.get("attribute", ""), whole=data.get("whole", False),
                     landing=data.get("landing", False),
@@ -176,6 +175,7 @@ def given_of(data: Mapping[str, Any]) -> Given:
         return Given(
             gate=data.get("gate", False), scope=grant_of(data["scope"]) if "scope" in data else None,
             sha256=data.get("sha256", ""), layered=data.get("layered", False), real=data.get("real", False),
+            interactive=data.get("interactive", False), cwd=text(data.get("cwd", "")),
             agent=data.get("agent", False),
         )  # fmt: skip
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.classify import CLASSIFIER_VERSION, classify, tables_digest
+from broker.classify.contents import looks_into
+from broker.classify.context import Context
 from broker.classify.risk import Risk
 from broker.decide.client import files_touched
 from broker.decide.egress import host_listed
@@ -42,9 +44,10 @@ from broker.record.recorded import (
     wish_of,
 )
 from broker.record.redact import redact
-from broker.request.operation import Connection, Delegation, Exec, Operation
+from broker.request.operation import Connection, Delegation, Exec, FileChange, Operation
 
 OLD = "the record was written by a version that did not say what verdicts hang on"
+_PROXYS = frozenset({"network.hosts", "network.ceiling"})  # connections that the proxy decided on
 _TRUSTED = Wish(trust=Trust.TRUSTED)
 # Refusals of a delegation that hang on the time and on what others did, or on files of profiles: nobody can reach them again.
 _STAND = frozenset({
@@ -127,6 +130,7 @@ class _Task:
 
     envelope: Envelope
     context: Mapping[str, Any] = field(default_factory=dict)
+    mode: str = ""  # how it had its workspace
     had: frozenset[str] = frozenset()  # the classes that it had, as recorded
     moot: bool = False  # it would not have begun, or its command would not have started
     commanded: bool = False  # its command was decided on
@@ -167,6 +171,12 @@ class Replay:
         return replace(judged, cause="classifier" if then.would == judged.would else "both")
 
 
+def _hangs_on_content(operation: Operation, context: Context) -> bool:
+    if not isinstance(operation, FileChange) or (operation.old is None and operation.new is None):
+        return False
+    return any(looks_into(path, context) for path in (operation.path, operation.other) if path)
+
+
 class _Judge:
     """Keeps the tree of tasks as one policy would have it."""
 
@@ -186,7 +196,7 @@ class _Judge:
             case event.DELEGATION_DECIDED:
                 return self._delegated(one)
             case event.CONNECTION_DECIDED:
-                return self._connected(one)
+                return self._connected(one) if one.get("rule") in _PROXYS else self._decided(one)
         return None
 
     def _created(self, one: dict[str, Any]) -> None:
@@ -199,6 +209,7 @@ class _Judge:
             known = self._tasks[path] = _Task(self._root(profile, trust) if above is None else above.envelope.narrow(profile, trust))
         context_of(one.get("context", {}))  # raises where it is none
         known.context = one["context"]
+        known.mode = profile_of(one["envelope"]).sandbox.workspace
         with reading("a task"):
             known.had = _anyway(texts(one["effects"] if "effects" in one else one["envelope"].get("effects", ())))
 
@@ -215,21 +226,26 @@ class _Judge:
 
     def _in_place_of(self, profile: Profile) -> Profile:
         other = self._policy.profile
-        return other if other is not None and profile.name == self._name else profile
+        if other is None or profile.name != self._name:
+            return profile
+        # Which agent ran is the run's, not the profile's: `broker run --agent` adds it to any.
+        return replace(other, agent=profile.agent) if other.agent is None else other
 
     # --- program starts and files
 
     def _decided(self, one: dict[str, Any]) -> Judged:
         task = self._task(one)
         operation = operation_of(one.get("operation", {}))
-        context = context_of(task.context, getattr(operation, "cwd", ""))
         given = given_of(one.get("given", {}))
+        context = context_of(task.context, getattr(operation, "cwd", "") or given.cwd)
+        if _hangs_on_content(operation, context):
+            raise NotRecorded("contents of files are not recorded")
         scope, moot = given.scope, task.moot
         if scope is not None:
             moot = moot or scope in task.lost
             scope = task.grants.get(scope, scope)
-        layered = given.layered and task.envelope.profile.sandbox.workspace == "overlay"
-        given = replace(given, scope=scope, layered=layered)
+        mode = task.envelope.profile.sandbox.workspace
+        given = replace(given, scope=scope, layered=given.layered and mode in ("overlay", task.mode))
         assessment, verdict = consider(operation, task.envelope, context, given)
         rule = one.get("rule", "")
         if rule == "operator.command" and self._is_the_operators(one["task"], operation, task):
@@ -276,7 +292,7 @@ class _Judge:
     # --- connections through the proxy
 
     def _connected(self, one: dict[str, Any]) -> Judged:
-        """As the proxy decides: a listed host is a place, and the permission is the ceiling's, or that of any grant of the task."""
+        """Judge as the proxy decides: a listed host is a place, and the permission is the ceiling's, or that of any grant of the task."""
         task = self._task(one)
         operation = operation_of(one.get("operation", {}))
         if not isinstance(operation, Connection):

@@ -207,14 +207,15 @@ class _Hook:
             )  # fmt: skip
         return answer
 
-    @staticmethod
-    def _write(journal: Journal, operation: Operation, assessment: Assessment, verdict: Verdict) -> None:
+    def _write(self, journal: Journal, operation: Operation, assessment: Assessment, verdict: Verdict) -> None:
+        from broker.decide.given import Given
         from broker.record import event
         from broker.request.operation import Connection, FileChange, FileRead
 
         kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
         kind = event.CONNECTION_DECIDED if isinstance(operation, Connection) else kind
-        fields: dict[str, Any] = event.decided(operation, assessment, verdict)
+        given = Given(interactive=self._attended(), cwd=self._event.cwd)  # what a session began with says less than this call
+        fields: dict[str, Any] = event.decided(operation, assessment, verdict, given)
         journal.append(kind, **fields)
 
     def _first(self, profile: Profile) -> dict[str, Any]:

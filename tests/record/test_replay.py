@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
+from broker.decide.gate import decide_given
+from broker.decide.given import Given
 from broker.decide.narrowing import Wish, child_of
 from broker.decide.profile import AllowEntry, DelegationSettings, Environment, Profile, SandboxSettings, up_to
 from broker.decide.trust import Trust
@@ -294,6 +297,31 @@ def test_the_client_inside_is_judged_by_the_file_that_it_touches(recording: Reco
 
     assert recording.differing() == []
     assert [kind for kind, _ in recording.differing(Policy(profile=profile(ceiling=Risk.SAFE)))] == ["narrower"]
+
+
+def test_what_was_asked_of_somebody_is_asked_again(recording: Recording) -> None:
+    task = recording.task(Envelope(profile=profile(), trust=Trust.TRUSTED))
+    given_ = Given(interactive=True, cwd="/w/sub")
+    for operation in (ShellText(text="curl x"), ShellText(text="touch ../a"), FileChange(action=FileAction.WRITE, path="/w/a", new=b"x")):
+        context = replace(CONTEXT, cwd="/w/sub")
+        assessment = classify(operation, context)
+        verdict = decide_given(operation, assessment, task.envelope, context, given_)
+        kind = event.FILE_DECIDED if isinstance(operation, FileChange) else event.EXEC_DECIDED
+        recording.journal.append(kind, task="root", **event.decided(operation, assessment, verdict, given_))
+
+    assert [one.was.verdict for one in recording.replayed()] == ["ask", "allow", "allow"]
+    assert recording.differing() == []
+    assert recording.differing(Policy(profile=profile(ceiling=Risk.NETWORK_EGRESS))) == [("wider", "curl x")]
+    assert recording.differing(Policy(profile=profile(denylist=(("curl",),)))) == [("narrower", "curl x")]
+
+
+def test_a_verdict_that_hung_on_a_content_is_counted_and_not_guessed_at(recording: Recording) -> None:
+    task = recording.task(Envelope(profile=profile(), trust=Trust.TRUSTED))
+    task.judge(FileChange(action=FileAction.WRITE, path="/w/package.json", new=b"{}"))
+
+    replay = Replay()
+    assert list(replay.events(read(recording.journal.path))) == []
+    assert dict(replay.unjudged) == {"contents of files are not recorded": 1}
 
 
 def test_another_classifier_than_then_is_named_as_the_cause(recording: Recording) -> None:
