@@ -108,6 +108,6 @@ def _for_worker(bench: Bench, rounds: int, decision: Decision | None) -> bytes:
         task |= {
             "note": WORKER_NOTE, "findings": [finding.as_dict() for finding in decision.findings],
             "blocked": [{"judge": one.judge, "reason": one.reason} for one in decision.verdicts if one.verdict == "block"],
-            "plan": plan_of(decision.findings),
+            "plan": plan_of(decision.findings, owner=""),
         }  # fmt: skip
     return json.dumps(task, ensure_ascii=True).encode("ascii")

@@ -191,19 +191,20 @@ def decided(decision: Decision, verdicts: Iterable[Verdict]) -> Decision:
     return replace(decision, verdicts=given, verdict=PASS if passes >= decision.quorum else BLOCK)
 
 
-def plan_of(findings: Iterable[Finding]) -> dict[str, Any]:
+def plan_of(findings: Iterable[Finding], *, owner: str = "judge") -> dict[str, Any]:
     """Return the findings as proposed steps, in the form that `broker plan` takes: what showed the fault has to succeed.
 
     Findings with one evidence command are one step. What comes without any, or with one that did not show the fault, proposes
-    nothing: it could be done without being so.
+    nothing: it could be done without being so. `owner` of the checks: '' for a worker, who can only write for himself.
     """
+    whose = {"owner": owner} if owner else {}
     steps: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         if finding.shown == REPRODUCED:
             steps.setdefault(finding.evidence, []).append(finding)
     return {
         "steps": [
-            {"id": f"finding-{number}", "title": _title(found), "checks": [{"argv": list(evidence), "owner": "judge"}]}
+            {"id": f"finding-{number}", "title": _title(found), "checks": [{"argv": list(evidence), **whose}]}
             for number, (evidence, found) in enumerate(list(steps.items())[:MOST_STEPS], 1)
         ]
     }
