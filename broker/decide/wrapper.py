@@ -31,6 +31,7 @@ _PATH = rf"(?:/{_PLAIN}+)+"
 _BARE = r"[A-Za-z0-9_+,./=@:%-]+"
 _WORD = rf"(?:{_BARE}|'[^']*'(?:\"'\"'[^']*'|\\''[^']*')*)"
 _SHELLS = r"(?:/usr)?/bin/(?:bash|sh)|bash|sh"
+_LINES = r"(?s:.*[^\\])"  # a backslash at the end would join the command to the line behind it
 _HOLES = {"shell": _SHELLS, "word": _WORD, "command": r"(?s:.*)", "tmp": _PATH, "home": _PATH}
 
 
@@ -83,7 +84,8 @@ def _lies_in(path: str, folder: str) -> bool:
 def _compiled(pattern: str) -> re.Pattern[str]:
     pieces, last = [], 0
     for name, (start, end) in _holes(pattern):
-        pieces.append(f"{re.escape(pattern[last:start])}({_HOLES[name]})")
+        hole = _LINES if name == "command" and pattern != "%command%" else _HOLES[name]
+        pieces.append(f"{re.escape(pattern[last:start])}({hole})")
         last = end
     return re.compile("".join((*pieces, re.escape(pattern[last:]))))
 
