@@ -15,7 +15,7 @@ from pathlib import Path
 from broker.agents.adapter import Adapter, Model
 from broker.agents.program import Installed, find
 from broker.decide.agent import Agent
-from broker.decide.gateway import FIRST_PORT, Gateway, Secret, port_of
+from broker.decide.gateway import FIRST_PORT, Gateway, Secret, added_to, port_of
 from broker.decide.profile import Profile
 from broker.errors import UsageError
 
@@ -87,7 +87,7 @@ def _gateways(profile: Profile, adapter: Adapter) -> tuple[Gateway, ...]:
             f"sandbox), or describe the way in profile {profile.name}: [profiles.{profile.name}.gateways.{model.gateway}], "
             f"see docs/gateway.md"
         )
-    return (*profile.gateways, _gateway(model))
+    return added_to(profile.gateways, _gateway(model))
 
 
 def _gateway(model: Model) -> Gateway:

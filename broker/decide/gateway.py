@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MIB = 1 << 20
 # On the sandbox's own loopback. The same all the way down the tree, because each ancestor judges what a sub-task starts,
@@ -45,6 +45,16 @@ class Gateway:
     response_bytes: int = 1024 * MIB
     per_minute: int | None = None
     inside: int = field(default=FIRST_PORT, compare=False)
+
+
+def added_to(gateways: tuple[Gateway, ...], one: Gateway) -> tuple[Gateway, ...]:
+    """Return gateways with one more, on the next port that none of them has."""
+    return (*gateways, replace(one, inside=max((gateway.inside for gateway in gateways), default=FIRST_PORT - 1) + 1))
+
+
+def port_of(gateways: tuple[Gateway, ...], name: str) -> int:
+    """Return where a gateway listens inside."""
+    return next(gateway.inside for gateway in gateways if gateway.name == name)
 
 
 def ports_for(gateways: tuple[Gateway, ...], hosts: tuple[str, ...]) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ class Gateways:
         self._threads: set[threading.Thread] = set()
         self._held = 0
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._over = False
 
     def accept(self, port: int, client: socket.socket) -> None:
         """Serve a connection on a thread of its own. With too many of them, the one that has waited longest for its client goes."""
@@ -73,6 +73,8 @@ class Gateways:
 
     def close(self) -> None:
         """End every connection, and the upstream's, and wait a little until each is accounted for. May be called twice."""
+        if self._over:
+            return
         with self._lock:
             self._closed = True
             clients, threads = list(self._clients), list(self._threads)
@@ -85,6 +87,7 @@ class Gateways:
         until = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._over = True
 
     def _room(self) -> bool:
         """Whether one more can be served; the one that has waited longest for its client makes room for it."""
@@ -196,7 +199,12 @@ class Gateways:
             return True
 
     def record(self, kind: str, **fields: object) -> None:
-        """Write an event of the task. Raises JournalError."""
+        """Write an event of the task. Raises JournalError.
+
+        What comes too late is left out: a connection that was still being opened sent nothing, and the record may be closed.
+        """
+        if self._over:
+            raise ConnectionAbortedError
         self._task.record(kind, **fields)
 
     def refuse(self, denial: Deny) -> None:

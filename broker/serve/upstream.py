@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +33,8 @@ WRITE_SECONDS = 120.0  # nothing of a piece is taken
 KEPT_SECONDS = 30.0  # an unused connection
 MOST_KEPT = 8
 CHUNK = 1 << 18
+SMALL = 1 << 14  # bytes that are joined sooner than sent one by one
+READ = 1 << 16  # at once, where bytes objects are made: larger ones are memory that the kernel maps anew each time
 VERSIONS = (b"1.1", b"1.0")
 Piece = bytes | memoryview
 Wanted = Callable[[float], bool]  # waits so many seconds for the upstream; raises Gone when nobody waits for it any more
@@ -230,10 +232,7 @@ class Http1Line:
         for piece in body:
             data = http.send_with_data_passthrough(h11.Data(data=piece)) or []
             try:
-                self.outer.sendall(b"".join([first, *data]) if len(piece) < 16384 else first)
-                if len(piece) >= 16384:
-                    for one in data:
-                        self.outer.sendall(one)
+                send_all(self.outer, (first, *data))
             except OSError:
                 return False
             first = b""
@@ -246,7 +245,7 @@ class Http1Line:
         while True:
             event = http.next_event()
             if event is h11.NEED_DATA:
-                data = _take(self.outer, wanted, until, most=MOST_HEAD)
+                data = _take(self.outer, wanted, until)
                 until = until or time.monotonic() + HEAD_SECONDS
                 http.receive_data(data)
             elif isinstance(event, h11.InformationalResponse) and event.status_code != 101:
@@ -320,9 +319,23 @@ def _wait(outer: socket.socket, wanted: Wanted, until: float = 0.0) -> None:
         raise Failed("the upstream did not answer in time", late=True)
 
 
-def _take(outer: socket.socket, wanted: Wanted, until: float = 0.0, *, most: int = CHUNK) -> bytes:
+def _take(outer: socket.socket, wanted: Wanted, until: float = 0.0) -> bytes:
     _wait(outer, wanted, until)
-    return outer.recv(most)
+    return outer.recv(READ)
+
+
+def send_all(to: socket.socket, pieces: Iterable[Piece]) -> None:
+    """Send pieces one after the other, with as few calls and copies as possible."""
+    left = [memoryview(piece) for piece in pieces if piece]
+    if sum(map(len, left)) < SMALL or isinstance(to, ssl.SSLSocket):
+        to.sendall(b"".join(left))
+        return
+    while left:
+        sent = to.sendmsg(left)
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if left:
+            left[0] = left[0][sent:]
 
 
 def _readable(outer: socket.socket) -> bool:

@@ -23,7 +23,7 @@ from broker.decide.wording import shorten
 from broker.record import event
 from broker.serve.addresses import Unreachable
 from broker.serve.tunnel import carry
-from broker.serve.upstream import VERSIONS, Answer, Failed, Gone, Upstream
+from broker.serve.upstream import READ, VERSIONS, Answer, Failed, Gone, Upstream, send_all
 
 if TYPE_CHECKING:
     from broker.serve.gateway import Gateways
@@ -33,7 +33,6 @@ MOST_LOOKED_INTO = 64 << 20  # bytes of all bodies together that are held to loo
 HEAD_SECONDS = 30.0  # for a head that has begun
 NEXT_SECONDS = 300.0  # for the next request of a connection
 BODY_SECONDS = 120.0  # for the next piece of a body, and for taking one
-CHUNK = 1 << 18
 
 
 class TooMuch(Exception):
@@ -191,14 +190,9 @@ class Visit:
             raise Failed(f"the upstream's answer is longer than it says: {error}"[:200]) from None
 
     def _send(self, *pieces: Any) -> None:
-        """Send pieces with as few calls and copies as possible. Raises Gone."""
+        """Send pieces to the client. Raises Gone."""
         try:
-            if sum(map(len, pieces)) < 16384:
-                self._client.sendall(b"".join(pieces))
-                return
-            for piece in pieces:
-                if piece:
-                    self._client.sendall(piece)
+            send_all(self._client, pieces)
         except OSError:
             raise Gone from None
 
@@ -226,7 +220,7 @@ class Visit:
                 self._ways.waits(self._client, for_client=True)
                 found = self._http.next_event()
                 if found is h11.NEED_DATA:
-                    self._http.receive_data(self._client.recv(CHUNK))
+                    self._http.receive_data(self._client.recv(READ))
                     continue
                 self._ways.waits(self._client, for_client=False)
                 if not isinstance(found, h11.Data):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.decide.egress import Outgoing, address_refused, admit, host_listed, may_use, passed_back
-from broker.decide.gateway import FIRST_PORT, Gateway, Secret, environment_for, ports_for
+from broker.decide.gateway import FIRST_PORT, Gateway, Secret, added_to, environment_for, port_of, ports_for
 from broker.decide.model_name import Unclear
 from broker.decide.verdict import Deny
 
@@ -191,3 +191,5 @@ def test_each_gateway_has_a_port_and_its_variables_and_so_has_the_proxy() -> Non
     assert values["HTTPS_PROXY"] == f"http://127.0.0.1:{proxy}"
     assert values["NO_PROXY"] == "127.0.0.1,localhost,::1"
     assert environment_for((), ()) == ()
+    assert [(gateway.name, gateway.inside) for gateway in added_to(added_to((), one), two)] == [("a", FIRST_PORT), ("b", FIRST_PORT + 1)]
+    assert port_of(added_to((one,), two), "b") == FIRST_PORT + 1

@@ -21,9 +21,11 @@ import pytest
 import trustme
 import websockets.sync.client
 import websockets.sync.server
-from serve.ways import PATIENCE, House, all_of, gateway_to, head_of, house, says
+from serve.ways import PATIENCE, House, all_of, gateway_to, head_of, house, says, until
 
 from broker.decide.gateway import Secret
+from broker.serve import gateway as product
+from broker.serve import upstream as outward
 
 MIB = 1 << 20
 
@@ -570,6 +572,31 @@ def test_the_end_of_the_task_ends_everything_that_is_under_way(house: House) -> 
 
 def gateway_threads() -> int:
     return sum(thread.name.startswith("gateway-") for thread in threading.enumerate())
+
+
+def test_a_connection_that_is_still_being_opened_when_the_task_ends_is_not_recorded_afterwards(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+
+    def resolve(host: str, port: int, allowed: object) -> list[str]:
+        opening.set()
+        assert go_on.wait(PATIENCE)
+        return [host]
+
+    monkeypatch.setattr(outward, "resolve", resolve)
+    monkeypatch.setattr(product, "CLOSE_SECONDS", 0.0)
+    seen: list[bytes] = []
+    door = house.to(says(b"HTTP/1.1 200 OK\r\n\r\n", seen))
+    with door.connect() as client:
+        client.sendall(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert opening.wait(PATIENCE)
+        door.ways.close()
+        before = door.journal.path.read_bytes()
+        go_on.set()
+        until(lambda: gateway_threads() == 0)
+    assert door.journal.path.read_bytes() == before
+    assert (seen, door.failed) == ([], [])
 
 
 def test_a_client_that_leaves_ends_the_request_at_the_upstream(house: House) -> None:
