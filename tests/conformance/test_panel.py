@@ -429,3 +429,14 @@ def test_a_panel_that_blocks_everything_is_not_called_good(court: Court) -> None
     report = calibrated(court, "#!/bin/sh\necho '{\"verdict\": \"block\"}'\n")
 
     assert (report["caught"], report["faults"], report["false_alarms"], report["clean"]) == (6, 6, 2, 2)
+
+
+def test_an_ordinary_user_has_judges_as_well(by_somebody: Broker) -> None:
+    court = Court(by_somebody)
+    court.panel(court.program("finds", FINDS))
+    script = 'if grep -qs "the word is there" "$BROKER_TASK"; then sed -i s/WORD/word/ code.txt; else echo WORD > code.txt; fi'
+
+    done = court.work(script, "review", "--rounds", "2")
+
+    assert done.code == 0, done.err
+    assert (by_somebody.workspace / "code.txt").read_text() == "word\n"
