@@ -23,7 +23,9 @@ import h11
 
 from broker.decide.egress import Header, Outgoing
 from broker.decide.gateway import Gateway
+from broker.serve import bodies
 from broker.serve.addresses import Unreachable, connect, resolve
+from broker.serve.bodies import Piece
 
 MOST_HEAD = 64 * 1024  # bytes of an answer's status line and headers
 MOST_INTERIM = 16  # answers of 1xx before the answer
@@ -36,7 +38,6 @@ CHUNK = 1 << 18
 SMALL = 1 << 14  # bytes that are joined sooner than sent one by one
 READ = 1 << 16  # at once, where bytes objects are made: larger ones are memory that the kernel maps anew each time
 VERSIONS = (b"1.1", b"1.0")
-Piece = bytes | memoryview
 Wanted = Callable[[float], bool]  # waits so many seconds for the upstream; raises Gone when nobody waits for it any more
 
 
@@ -220,11 +221,9 @@ class Http1Line:
             return Answer(101, found, iter(()), switched=self.outer, rest=rest)
         length = _length(out.method, head)
         lasts = whole and head.http_version == b"1.1" and not any(name == b"connection" for name, _ in found)
-        if any(name == b"transfer-encoding" for name, _ in found) and length is None:
-            pieces = self._chunked(http, wanted, lasts=lasts)
-        else:
-            pieces = self._sized(rest, length, wanted, lasts=lasts)
-        return Answer(head.status_code, found, pieces, length)
+        chunked = length is None and any(name == b"transfer-encoding" for name, _ in found)
+        lasts = lasts and (chunked or length is not None)
+        return Answer(head.status_code, found, self._pieces(rest, length, chunked=chunked, wanted=wanted, lasts=lasts), length)
 
     def _send(self, http: h11.Connection, request: h11.Request, body: Iterator[bytes]) -> bool:
         """Send head and body. Returns whether all was taken; who answers before may not want the rest."""
@@ -257,38 +256,19 @@ class Http1Line:
             else:
                 raise Failed("the upstream gave no answer in HTTP/1.1")
 
-    def _chunked(self, http: h11.Connection, wanted: Wanted, *, lasts: bool) -> Iterator[Piece]:
-        """Yield a body that comes in chunks. What follows it (trailers) is not passed on."""
-        while True:
-            event = http.next_event()
-            if event is h11.NEED_DATA:
-                http.receive_data(_take(self.outer, wanted))
-            elif isinstance(event, h11.Data):
-                yield event.data
-            else:
-                self.reusable = lasts and not http.trailing_data[0]
-                return
+    def _pieces(self, rest: bytes, length: int | None, *, chunked: bool, wanted: Wanted, lasts: bool) -> Iterator[Piece]:
+        """Yield the body; after it the connection can be used again, if nothing came behind it."""
 
-    def _sized(self, rest: bytes, length: int | None, wanted: Wanted, *, lasts: bool) -> Iterator[Piece]:
-        """Yield a body of a known length, or up to the end of the connection."""
-        left = length
-        view = memoryview(self._buffer)
-        if rest and left != 0:
-            yield rest if left is None else rest[:left]
-        if left is not None:
-            self.reusable = lasts and len(rest) == left
-            left = max(0, left - len(rest))
-        while left is None or left:
+        def fill(view: memoryview) -> int:
             _wait(self.outer, wanted)
-            count = self.outer.recv_into(view if left is None else view[: min(left, CHUNK)])
-            if not count:
-                if left is not None:
-                    raise Failed("the upstream ended the connection in the middle of its answer")
-                return
-            if left is not None:
-                left -= count
-                self.reusable = lasts and not left
-            yield view[:count]
+            return self.outer.recv_into(view)
+
+        body = bodies.chunked(fill, self._buffer, rest) if chunked else bodies.sized(fill, self._buffer, rest, length)
+        try:
+            left_over = yield from body
+        except bodies.Malformed as error:
+            raise Failed(str(error)) from None
+        self.reusable = lasts and not left_over
 
 
 def _length(method: str, head: h11.Response | h11.InformationalResponse) -> int | None:

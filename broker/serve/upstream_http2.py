@@ -16,7 +16,8 @@ import httpcore2
 
 from broker.decide.egress import Header, Outgoing
 from broker.decide.gateway import Gateway
-from broker.serve.upstream import Answer, Failed, Piece, Wanted, _take, _words
+from broker.serve.bodies import Piece
+from broker.serve.upstream import Answer, Failed, Wanted, _take, _words
 
 
 class Http2Line:
