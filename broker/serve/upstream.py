@@ -112,7 +112,7 @@ class Upstream:
         """
         line = self._take(fresh=out.upgrade)
         try:
-            yield line.ask(out, headers, body, functools.partial(_waits, line.outer, client))
+            yield line.ask(out, headers, body, _Watch(line.outer, client))
         except (OSError, h11.ProtocolError) as error:
             raise Failed(f"the upstream ended the connection: {_words(error)}") from None
         finally:
@@ -280,17 +280,24 @@ def _length(method: str, head: h11.Response | h11.InformationalResponse) -> int 
     return next((int(value) for name, value in head.headers if name == b"content-length"), None)
 
 
-def _waits(outer: socket.socket, client: socket.socket, seconds: float) -> bool:
-    """Wait until the upstream says something; False after `seconds`. Raises Gone when nobody waits for it any more."""
-    if isinstance(outer, ssl.SSLSocket) and outer.pending():
-        return True
-    poller = select.poll()
-    poller.register(outer, select.POLLIN)
-    poller.register(client, select.POLLRDHUP)
-    ready = dict(poller.poll(seconds * 1000))
-    if client.fileno() in ready:
-        raise Gone
-    return bool(ready)
+class _Watch:
+    """Waits for an upstream, and sees when nobody waits for it any more."""
+
+    def __init__(self, outer: socket.socket, client: socket.socket) -> None:
+        self._outer = outer
+        self._poller = select.poll()
+        self._poller.register(outer, select.POLLIN)
+        self._poller.register(client, select.POLLRDHUP)
+        self._client = client.fileno()
+
+    def __call__(self, seconds: float) -> bool:
+        """Wait until the upstream says something; False after `seconds`. Raises Gone."""
+        if isinstance(self._outer, ssl.SSLSocket) and self._outer.pending():
+            return True
+        ready = self._poller.poll(seconds * 1000)
+        if any(descriptor == self._client for descriptor, _ in ready):
+            raise Gone
+        return bool(ready)
 
 
 def _wait(outer: socket.socket, wanted: Wanted, until: float = 0.0) -> None:
