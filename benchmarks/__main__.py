@@ -7,16 +7,16 @@ import platform
 import sys
 from datetime import UTC, datetime
 
-from benchmarks import calls, coldstart, connections, delegation, execs, landing, memory, starts, tree
+from benchmarks import calls, coldstart, connections, delegation, execs, gateway, landing, memory, starts, tree
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-docker", action="store_true", help="leave out what needs a Docker engine")
-    parser.add_argument("only", nargs="*", help="starts, execs, calls, connections, delegation, landing, coldstart, memory, tree (default: all)")
+    parser.add_argument("only", nargs="*", help="starts, execs, calls, connections, delegation, landing, coldstart, memory, tree, gateway (default: all)")
     args = parser.parse_args()
-    chosen = args.only or ["starts", "execs", "calls", "connections", "delegation", "landing", "coldstart", "memory", "tree"]
+    chosen = args.only or ["starts", "execs", "calls", "connections", "delegation", "landing", "coldstart", "memory", "tree", "gateway"]
     print(f"{datetime.now(UTC):%Y-%m-%d}, Linux {platform.release()}, Python {platform.python_version()}\n")
     print("| work | broker | against | ratio | goal | met |\n|---|---|---|---|---|---|", flush=True)
     for module in (starts, execs, calls, connections, delegation, landing, coldstart):
@@ -27,6 +27,8 @@ def main() -> int:
         print(f"\n{memory.figures()}")
     if "tree" in chosen:
         print(f"\n{tree.figures()}")
+    if "gateway" in chosen:
+        print(f"\n{gateway.figures()}")
     return 0
 
 
