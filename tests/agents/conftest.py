@@ -12,7 +12,7 @@ from installed import PACKAGES, installed, program
 from model_server import ModelServer, Turn
 
 QUICK = ("claude", "codex")
-WITH_TOOLS = ("claude", "codex", "gemini", "opencode")
+WITH_TOOLS = ("claude", "codex", "gemini", "opencode", "mini")
 
 
 def chosen() -> tuple[str, ...]:
