@@ -132,7 +132,7 @@ def _file(path: str, type_id: int = 1) -> dict[str, Any]:
 
 
 def _exec(one: dict[str, Any], facts: Facts, id_: str) -> Iterator[Made]:
-    operation = one.get("operation") or {}
+    operation = wording.operation_of(one)
     if operation.get("kind") == "shell":
         process = {**_process([], id_), "cmd_line": str(operation.get("text", "")), "name": str(operation.get("dialect", "sh"))}
     else:
@@ -157,7 +157,7 @@ def _exited(one: dict[str, Any], facts: Facts, id_: str) -> Iterator[Made]:
 
 
 def _files(one: dict[str, Any], facts: Facts, id_: str) -> Iterator[Made]:
-    operation = one.get("operation") or {}
+    operation = wording.operation_of(one)
     action = str(operation.get("action", ""))
     activity = 2 if operation.get("kind") == "file_read" else _FILE_ACTIVITY.get(action, 99)
     attributes = {"actor": _actor(one, facts), "file": _file(str(operation.get("path", "")), _FILE_TYPES.get(action, 0)), **_decision(one)}
@@ -179,7 +179,7 @@ def _landed(one: dict[str, Any], facts: Facts, id_: str) -> Iterator[Made]:
 
 
 def _connection(one: dict[str, Any], facts: Facts, id_: str) -> Iterator[Made]:
-    operation = one.get("operation") or {}
+    operation = wording.operation_of(one)
     refused = wording.is_refusal(one)
     address, port = str(operation.get("address", one.get("host", "")) or "unknown"), operation.get("port", one.get("port"))
     endpoint: dict[str, Any] = {"ip": address} if _is_ip(address) else {"hostname": address, "name": address}

@@ -63,8 +63,8 @@ class Otel:
     def _log(self, one: dict[str, Any], facts: Facts, id_: str) -> ReadableLogRecord:
         path, time = str(one.get("task", "")), when(one) * 1000
         attributes: dict[str, Any] = {
-            "log.record.uid": id_, "broker.run": facts.run, "broker.task": path, "broker.seq": _number(one.get("seq")),
-            "broker.task.profile": facts.task(path).profile,
+            "log.record.uid": _text(id_), "broker.run": _text(facts.run), "broker.task": _text(path),
+            "broker.seq": _number(one.get("seq")), "broker.task.profile": _text(facts.task(path).profile),
         }  # fmt: skip
         attributes |= {f"broker.{name}": text for name in _OWN if (text := _plain(one.get(name))) is not None}
         for name in ("effects", "refused"):
@@ -86,7 +86,8 @@ class Otel:
         path = str(one.get("task", ""))
         task, end = facts.task(path), when(one) * 1000
         attributes: dict[str, Any] = {
-            "broker.run": facts.run, "broker.task": path, "broker.task.profile": task.profile, "broker.task.trust": task.trust,
+            "broker.run": _text(facts.run), "broker.task": _text(path), "broker.task.profile": _text(task.profile),
+            "broker.task.trust": _text(task.trust),
             "broker.denials": task.denied, "broker.workspace": _text(facts.workspace),
         }  # fmt: skip
         if path == event.ROOT:
@@ -97,7 +98,7 @@ class Otel:
         failed = one.get("status") != "finished" or one.get("exit_code") not in (0, None)
         why = _text(one.get("reason") or f"exit code {one.get('exit_code')}") if failed else None
         return ReadableSpan(
-            name=f"broker task {task.profile}".rstrip(), context=_context(facts, path), parent=_parent(facts, path), resource=self._resource,
+            name=_text(f"broker task {task.profile}".rstrip()), context=_context(facts, path), parent=_parent(facts, path), resource=self._resource,
             attributes=attributes, events=[_denial(denial) for denial in task.denials], kind=SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR, why) if failed else Status(StatusCode.OK), start_time=(facts.began if path == event.ROOT else task.began) * 1000 or end,
             end_time=end, instrumentation_scope=SCOPE,

@@ -25,6 +25,12 @@ def name_of(one: dict[str, Any]) -> str:
     return f"{name} {'denied' if verdict == 'deny' else 'allowed' if verdict == 'allow' else verdict}" if isinstance(verdict, str) else name
 
 
+def operation_of(one: dict[str, Any]) -> dict[str, Any]:
+    """Return the operation that an event holds, as it was recorded; {} where it holds none."""
+    operation = one.get("operation")
+    return operation if isinstance(operation, dict) else {}
+
+
 def what_of(one: dict[str, Any]) -> str:
     """Return what an event is about, in words."""
     if isinstance(what := one.get("what"), str):
