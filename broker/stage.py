@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
@@ -22,7 +23,6 @@ from broker.enforce.attach import Sink, Source
 from broker.enforce.calls import CallLine
 from broker.enforce.engine import Engine, Overlay
 from broker.enforce.layer import Layer, Manifest, adopt_layer, file_clock, layers_base, make_layer
-from broker.enforce.layer_digest import LayerDigest, ReadOnlyDigest
 from broker.enforce.masks import Masks
 from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Sandbox
@@ -32,12 +32,14 @@ from broker.record import event
 from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.recorded import profile_data
-from broker.request.plan import Owner, Step
 from broker.task.changes import Judged
 from broker.task.landing import Gate
-from broker.task.plan import PlanDesk, WorkspaceDigest
 from broker.task.task import Task
 from broker.task.tree import Node, Tree
+
+if TYPE_CHECKING:
+    from broker.request.plan import Step
+    from broker.task.plan import PlanDesk, WorkspaceDigest
 
 
 @dataclass(slots=True)
@@ -150,7 +152,17 @@ class Stage:
     namespace: int = 0
     descriptors: list[int] = field(default_factory=list)
     ways_out: WaysOut | None = None
-    digest: WorkspaceDigest | None = None  # of what the task has changed so far; None where it changes the real files
+    _desk: PlanDesk | None = None
+    _desk_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def plan(self) -> PlanDesk:
+        """Return where the task's plan lies. Made when somebody asks for it: most tasks have none, and need not load it."""
+        with self._desk_lock:
+            if self._desk is None:
+                from broker.task.plan import PlanDesk
+
+                self._desk = PlanDesk(self.task.record, _digest(self))
+            return self._desk
 
     def fail(self, error: BrokerError) -> None:
         """End the task, and let the run fail with this."""
@@ -228,10 +240,11 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         held = usage.hold_pid_namespace(sandbox.container.init_pid)
         namespace = os.fstat(held).st_ino if held >= 0 else 0
         stage = Stage(run, plot, task, sandbox, confined, layers, folder, masks, layer, between, namespace)
-        stage.digest = _digest(plot, layer)
-        plot.node.plan = PlanDesk(task.record, stage.digest)
+        plot.node.plan = stage.plan
         if plot.plan:
-            plot.node.plan.create(plot.plan, by=Owner.OPERATOR)
+            from broker.request.plan import Owner
+
+            stage.plan().create(plot.plan, by=Owner.OPERATOR)
         stage.descriptors += [held] if held >= 0 else []
         task.end = stage.fail
         if (called := run.watcher.called) is not None:
@@ -263,12 +276,15 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         remove_task_folder(folder)
 
 
-def _digest(plot: Plot, layer: Layer | None) -> WorkspaceDigest | None:
+def _digest(stage: Stage) -> WorkspaceDigest | None:
     """Return what says whether the workspace is still the one that was seen; None where the real files are changed."""
-    above = plot.parent.digest if plot.parent is not None else None
-    if layer is not None:
-        return LayerDigest(layer, above)
-    return ReadOnlyDigest(plot.workspace.path, above) if plot.workspace.read_only else None
+    from broker.enforce.layer_digest import LayerDigest, ReadOnlyDigest
+
+    parent = stage.plot.parent
+    above = parent.plan().digest if parent is not None else None
+    if stage.layer is not None:
+        return LayerDigest(stage.layer, above)
+    return ReadOnlyDigest(stage.plot.workspace.path, above) if stage.plot.workspace.read_only else None
 
 
 STOP_SECONDS = 30.0  # for sub-tasks to end when their parent does: they are killed, and their changes looked at

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
@@ -42,15 +42,16 @@ from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
-from broker.request.plan import Step
 from broker.stage import STOP_SECONDS, Header, Plot, Run, Stage, Watcher, staged
 from broker.task.control import Control
 from broker.task.landing import Gate, Settlement, recover_landings, settle
-from broker.task.plan import PlanGate
 from broker.task.result import Result, finished, held_back, refused
 from broker.task.task import OPERATOR_SCOPE
 from broker.task.tree import Node, Tree
 from broker.task.watching import sweep as sweep_control_sockets
+
+if TYPE_CHECKING:
+    from broker.request.plan import Step
 
 __all__ = ["Header", "RunRequest", "Session", "Watcher", "run", "session"]
 
@@ -487,9 +488,11 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
 
 def _gate(stage: Stage, *, sound: bool) -> Gate | None:
     """Return what the changes may land on, where that is more than the profile. None, and on-panel: they do not land."""
-    plan, convene = stage.plot.node.plan, stage.run.watcher.convene
-    if stage.plot.land == "on-plan" and plan is not None:
-        return PlanGate(plan)
+    convene = stage.run.watcher.convene
+    if stage.plot.land == "on-plan":
+        from broker.task.plan import PlanGate
+
+        return PlanGate(stage.plan())
     if stage.plot.land == "on-panel" and convene is not None and stage.layer is not None and not stage.layer.untouched():
         return convene(stage) if sound and stage.sandbox.failure is None else None
     return None

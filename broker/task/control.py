@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from broker.decide.plan import Unfounded
 from broker.decide.verdict import Deny
 from broker.enforce.runtime import OwnerMark, runtime_base
 from broker.errors import HostCannotEnforce, JournalError
@@ -35,7 +34,6 @@ from broker.task.control_socket import (
     operator_of,
     socket_name,
 )
-from broker.task.plan import as_table
 from broker.task.tree import Node, Tree, denial_row
 
 TICK = 0.01  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
@@ -250,11 +248,14 @@ class Control:
 
     def _waive(self, reader: _Reader, path: str, check: tuple[str, int], because: str) -> dict[str, object]:
         """Let a check of a task's plan be, on the word of whoever is connected: the kernel says who that is."""
+        from broker.decide.plan import Unfounded
+        from broker.task.plan import as_table
+
         node = self._tree.find(path)
         if node is None or node.plan is None:
             return {"event": "refused", "reason": f"there is no task {path!a} that runs"}
         try:
-            found = node.plan.waive(*check, who=operator_of(reader.connection), because=because)
+            found = node.plan().waive(*check, who=operator_of(reader.connection), because=because)
         except JournalError as error:
             return {"event": "refused", "reason": str(error)}
         if isinstance(found, Unfounded):

@@ -48,7 +48,7 @@ class PlanDesk:
     def __init__(self, record: Record, workspace: WorkspaceDigest | None) -> None:
         """Begin without a plan. `record` writes an event of the task; `workspace` of None has no digest: it is changed directly."""
         self._record = record
-        self._workspace = workspace
+        self.digest = workspace
         self._lock = threading.Lock()
         self._refusals = 0
         self.plan: Plan | None = None
@@ -56,11 +56,11 @@ class PlanDesk:
     @property
     def workspace(self) -> WorkspaceDigest:
         """What evidence is bound to. Raises UsageError where nothing is."""
-        if self._workspace is None:
+        if self.digest is None:
             raise UsageError(
                 'evidence is bound to a copy-on-write workspace, and this task changes the real files (sandbox.workspace = "direct")'
             )
-        return self._workspace
+        return self.digest
 
     def create(self, steps: tuple[Step, ...], by: Owner) -> Plan | Unfounded:
         """Make the plan. Raises UsageError where there can be none."""

@@ -54,7 +54,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     made: int = 0  # children so far: each gets a number of its own
     stop: Stop | None = None
-    plan: PlanDesk | None = None  # from when its sandbox is there
+    plan: Callable[[], PlanDesk] | None = None  # where its plan lies, from when its sandbox is there
     over: threading.Event = field(default_factory=threading.Event)
     _shown: list[str] | None = None
 
