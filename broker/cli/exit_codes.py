@@ -28,7 +28,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (INTERNAL, "broker or its guard failed; nothing runs on without them"),
     (CANNOT_JOURNAL, "what happens could not be recorded, so it did not happen"),
     (BUDGET, "a budget that sub-tasks share is used up"),
-    (HELD_BACK, "it worked, but its changes are kept: what they may land on is not so (`--land on-plan`)"),
+    (HELD_BACK, "it worked, but its changes are kept: what they may land on is not so (`--land on-plan`, `--land on-panel`); `judge`: a panel blocked them"),
     (DENIED, "the profile does not permit this at all"),
     (CANNOT_ENFORCE, "this host cannot enforce a layer that the profile requires"),
     (TIMEOUT, "the time limit was reached"),

@@ -48,7 +48,7 @@ def model() -> Iterator[tuple[type[Model], int]]:
 def court(broker: Broker, model: tuple[type[Model], int]) -> Court:
     """A panel of one: the example of a judge that asks a model."""
     made = Court(broker)
-    shutil.copy(PROJECT / "examples" / "model_judge.py", made.judges)
+    shutil.copy(PROJECT / "examples" / "judges" / "model_judge.py", made.judges)
     (made.panels / "attack.md").write_text("Attack this change.")
     (made.panels / "attack.md").chmod(0o644)
     gateway = {
