@@ -145,10 +145,8 @@ def _run(here: Workplace, call: Call, tracked: Tracked) -> _Seen | Problem:
         return _Seen(denied=allowed.message)
     before, moment, started = desk.workspace.now(cached=False), mark(), time.time()
     out, err = Capture(MOST_OUTPUT), Capture(MOST_OUTPUT)
-    ended = run_inside(here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=check.seconds)
-    with here.lock:
-        while here.left:  # what a check leaves running is not to work on what was seen
-            here.stage.sandbox.kill_process(here.left.popleft())
+    # What a check leaves running is ended with it: it is not to go on with what was seen.
+    ended = run_inside(here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=check.seconds, leave=False)
     if isinstance(ended, Problem) and ended.code == "cancelled":
         return ended
     code = ended.exit_code if isinstance(ended, Ended) else _CODES.get(ended.code, CANNOT_START)

@@ -149,9 +149,12 @@ def _key(row: DenialRow) -> tuple[str, ...]:
 
 def run_inside(
     here: Workplace, call: Call, allowed: Allow, argv: tuple[str, ...], *, cwd: str = "", stdin: int | Source = -1,
-    stdout: Sink, stderr: Sink, seconds: float,
+    stdout: Sink, stderr: Sink, seconds: float, leave: bool = True,
 ) -> Ended | Problem:  # fmt: skip
-    """Start a program that was allowed, and stay with it to its end; at a limit, all that it started is killed."""
+    """Start a program that was allowed, and stay with it to its end; at a limit, all that it started is killed.
+
+    Without `leave` also when it ends by itself: nothing of it goes on in the background.
+    """
     stage = here.stage
     profile, plan, sandbox = stage.plot.envelope.profile, stage.confined.plan, stage.sandbox
     env = confinement.environment(
@@ -168,7 +171,7 @@ def run_inside(
         call.when_cancelled(lambda: sandbox.kill_process(process))
         process.wait(seconds)
         in_time = process.over
-        if not in_time:
+        if not in_time or not leave:
             sandbox.kill_process(process)
             process.wait(KILL_SECONDS)
         all_out = streams.drain(DRAIN_SECONDS)

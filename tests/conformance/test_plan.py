@@ -212,6 +212,17 @@ def test_a_check_that_takes_too_long_or_does_not_exist_is_seen_failing(broker: B
     assert said == [[[124, "failed"], [127, "failed"]]]
 
 
+def test_what_a_check_leaves_running_is_ended_with_it(broker: Broker) -> None:
+    left = "setsid flock /tmp/held sleep 4321 < /dev/null > /dev/null 2>&1 & while flock -n /tmp/held true; do :; done"
+    said, _ = work(broker, """
+        plan("begin", "a")
+        say(plan("check", "a")[0])
+        say(subprocess.run(["flock", "-w", "30", "/tmp/held", "true"]).returncode)
+    """, plan=[{"id": "a", "title": "a", "checks": [{"shell": left}]}])  # fmt: skip
+
+    assert said == [0, 0]
+
+
 def test_a_sub_tasks_command_is_a_check_like_any_other(broker: Broker) -> None:
     broker.profile("reader", sandbox={"workspace": "read-only"}, max_risk="safe", effects={})
     check = {"argv": ["broker", "delegate", "--profile", "reader", "--", "grep", "-q", "right", "new"]}
