@@ -152,7 +152,7 @@ groups = st.lists(st.dictionaries(st.text(), values, max_size=2) | st.just(MINE)
     st.sampled_from(["claude", "codex", "gemini"]), st.dictionaries(st.text().filter(lambda key: key != "hooks"), values, max_size=3),
     st.dictionaries(st.sampled_from(["PreToolUse", "BeforeTool", "SessionStart", "SessionEnd", "Stop"]), groups, max_size=5), st.booleans(),
 )  # fmt: skip
-def test_whatever_was_in_the_settings_is_in_them_afterwards(name: str, rest: dict[str, Any], hooks: dict[str, Any], lost: bool) -> None:  # noqa: FBT001
+def test_whatever_was_in_the_settings_is_in_them_afterwards(name: str, rest: dict[str, Any], hooks: dict[str, Any], lost: bool) -> None:
     agent = AGENTS[name]
     text = json.dumps({**rest, "hooks": hooks})
     new = with_ours(agent, text, HOOK, "f")
