@@ -22,6 +22,7 @@ from broker.decide.gateway import Gateway
 from broker.decide.verdict import Allow, Deny, Layer
 from broker.errors import JournalError
 from broker.record import event
+from broker.record.log import diagnose
 from broker.request.operation import Connection
 from broker.serve.credentials import Credentials
 from broker.serve.upstream import Upstream
@@ -117,6 +118,8 @@ class Gateways:
             self._task.cannot_record(error)
         except OSError:
             pass  # it is gone, or was too slow: nobody is there to be told
+        except Exception as error:  # noqa: BLE001 - a bug of ours ends the connection, not the run
+            diagnose("gateway.failed", task=self._task.path, error=f"{type(error).__name__}: {error}"[:300])
         finally:
             with self._lock:
                 self._clients.pop(client, None)

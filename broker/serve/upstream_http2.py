@@ -71,7 +71,10 @@ def _told() -> Iterator[None]:
     """Say what went wrong in the words of every connection."""
     try:
         yield
-    except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ConnectionNotAvailable, h2.exceptions.H2Error) as error:
+    except (
+        httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ConnectionNotAvailable, h2.exceptions.H2Error,
+        ValueError, LookupError,  # what the two of them make of a status that is no number, or of frames after the end
+    ) as error:  # fmt: skip
         raise Failed(f"the upstream ended the connection: {_words(error) or type(error).__name__}") from None
 
 
