@@ -17,8 +17,8 @@ from broker.sha256 import sha256
 
 TYPE_CHECKING = False  # typing itself is slow to import
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from _socket import socket  # socket.socket is one, too
+    from collections.abc import Sequence
 
 # What a call's answer hangs on besides its words, its folder and its event. Of each call, not of the process that stays.
 OF_A_CALL = ("CLAUDE_CODE_SESSION_ATTENDED", "CLAUDE_PROJECT_DIR", "GEMINI_PROJECT_DIR")
