@@ -24,19 +24,24 @@ FILES = "/run/broker"  # where small files of a task's are shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipped:
-    """What is run: a profile, a command, and files for /run/broker."""
+    """What is run: a profile, a command, and files for /run/broker; on which engine."""
 
     profile: Profile
     argv: tuple[str, ...]
+    engine: str
     files: tuple[tuple[str, bytes], ...] = ()
 
 
-def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, workspace: str, home: str = "") -> Equipped:
+def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, workspace: str, engine: str = "auto", home: str = "") -> Equipped:
     """Return what `broker run --agent` runs. `home` is the folder that is to be the agent's home ('': a new one).
+
+    A program of this host's runs on this host's libraries: in bubblewrap. Docker's image has to have its own.
 
     Raises UsageError with the line that installs the agent, sets its key, or whatever else is missing.
     """
-    installed = _installed(adapter, profile)
+    engine = engine if engine != "auto" else profile.sandbox.engine
+    in_image = engine == "docker" or (engine == "auto" and bool(profile.sandbox.image))
+    installed = _of_the_image(adapter) if in_image else _installed(adapter)
     gateways = _gateways(profile, adapter)
     url = f"http://127.0.0.1:{port_of(gateways, adapter.model.gateway) if adapter.model else FIRST_PORT}"
 
@@ -49,7 +54,7 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
 
         env["PATH"] = ":".join((PATH, *installed.path))
     agent = Agent(
-        name=adapter.name, programs=(installed.package,), runtimes=(installed.runtime,) if installed.runtime else (),
+        name=adapter.name, programs=_PLACES if in_image else (installed.package,), runtimes=(installed.runtime,) if installed.runtime else (),
         helpers=adapter.helpers, state=adapter.state, settings=adapter.settings, wrappers=adapter.wrappers, sets=adapter.sets,
         home=_home(home, workspace) if home else "",
     )  # fmt: skip
@@ -59,21 +64,28 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
             env=replace(profile.env, set=tuple((env | dict(profile.env.set)).items())),
             sandbox=replace(profile.sandbox, read_only=(*profile.sandbox.read_only, *installed.shown)),
         ),
+        engine="docker" if in_image else "bubblewrap",
         argv=(installed.program, *map(filled, adapter.arguments), *arguments),
         files=tuple((name, filled(text).encode()) for name, text in adapter.files.items()),
     )  # fmt: skip
 
 
-def _installed(adapter: Adapter, profile: Profile) -> Installed:
+# Where an image has what was installed into it. All of it is the image's maker's, and nothing of it can be written.
+_PLACES = ("/usr/local/lib/node_modules", "/usr/lib/node_modules", "/opt")
+
+
+def _of_the_image(adapter: Adapter) -> Installed:
+    return Installed(program=adapter.program, package="", runtime="/usr/local/bin/node")
+
+
+def _installed(adapter: Adapter) -> Installed:
     found = find(adapter.program)
-    if found is not None:
-        return found
-    if profile.sandbox.image:  # the image may have it
-        return Installed(program=adapter.program, package=f"/usr/local/bin/{adapter.program}")
-    raise UsageError(
-        f"{adapter.title} is not installed: there is no {adapter.program} on your PATH. Run: {adapter.install} "
-        f"(or name a Docker image that has it: --image NAME)"
-    )
+    if found is None:
+        raise UsageError(
+            f"{adapter.title} is not installed: there is no {adapter.program} on your PATH. Run: {adapter.install} "
+            f"(or name a Docker image that has it: --image NAME)"
+        )
+    return found
 
 
 def _gateways(profile: Profile, adapter: Adapter) -> tuple[Gateway, ...]:

@@ -21,6 +21,7 @@ broker run --profile builder --agent claude -- -p "fix the tests"
 broker run --json --profile adversary -- ./review.sh > result.json
 broker run --plan plan.json --land on-plan --profile builder -- my-agent
 broker run --land on-panel review --rounds 3 --profile builder -- my-agent
+broker run --ask --profile builder -- my-agent
 """
 
 
@@ -37,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "or one of your own (docs/agents.md)")  # fmt: skip
     parser.add_argument("--agent-home", metavar="DIR",
                         help="keep the agent's home folder, with its sessions, here (default: a new one that goes with the task)")  # fmt: skip
+    parser.add_argument("--ask", action="store_true",
+                        help="ask, in place of refusing what an approval could permit: the program is held until you answer with "
+                             "broker approvals (docs/approvals.md)")  # fmt: skip
+    parser.add_argument("--ask-timeout", metavar="TIME", help="with --ask: deny what nobody answered in this time (default: 120s)")
     terminal = parser.add_mutually_exclusive_group()
     terminal.add_argument("--tty", action="store_true", default=None, dest="tty",
                           help="give the command a terminal of its own (default: when stdin and stdout are one)")  # fmt: skip
@@ -86,6 +91,10 @@ def run(args: argparse.Namespace) -> int:
         from broker.errors import UsageError
 
         raise UsageError("--rounds and --goal go with a panel of judges. Add --land on-panel NAME, or leave them out")
+    if args.ask_timeout is not None and not args.ask:
+        from broker.errors import UsageError
+
+        raise UsageError("--ask-timeout goes with --ask. Add that, or leave it out")
     terminal = args.tty
     if terminal and not (sys.stdin is not None and sys.stdin.isatty()):
         from broker.errors import UsageError
@@ -113,17 +122,20 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
         profile = replace(profile, sandbox=replace(profile.sandbox, image=args.image))
     argv: tuple[str, ...] = tuple(args.command)
     files: tuple[tuple[str, bytes], ...] = ()
+    engine = args.engine
     if judged is False and (args.agent or args.agent_home or profile.agent is not None):
-        profile, argv, files = _equipped(args, profile)
+        profile, argv, files, engine = _equipped(args, profile)
     claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=not terminal, brief=getattr(args, "brief", False))
     request = RunRequest(
-        argv=argv, files=files, profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
+        argv=argv, files=files, profile=profile, workspace=os.path.abspath(args.workspace), engine=engine,
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
         stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
         plan=plan_of(args.plan), profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
+        ask=(seconds_of(getattr(args, "ask_timeout", None), "--ask-timeout") or 120.0) if getattr(args, "ask", False) else None,
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
+    watcher.asked = reporter.asked
     if args.land == "on-panel":
         from broker.cli.on_panel import carry_on_panel
 
@@ -135,8 +147,8 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     return result.exit_code
 
 
-def _equipped(args: argparse.Namespace, profile: Profile) -> tuple[Profile, tuple[str, ...], tuple[tuple[str, bytes], ...]]:
-    """Return profile, command and files of an agent. Raises UsageError and ProfileError."""
+def _equipped(args: argparse.Namespace, profile: Profile) -> tuple[Profile, tuple[str, ...], tuple[tuple[str, bytes], ...], str]:
+    """Return profile, command, files and engine of an agent. Raises UsageError and ProfileError."""
     from pathlib import Path
 
     from broker.agents.adapter import load_adapter
@@ -147,8 +159,10 @@ def _equipped(args: argparse.Namespace, profile: Profile) -> tuple[Profile, tupl
     if not name:
         raise UsageError("--agent-home is an agent's: say which, with --agent NAME")
     adapter = load_adapter(name, Path(args.workspace))
-    ready = equip(profile, adapter, tuple(args.command), workspace=args.workspace, home=args.agent_home or "")
-    return ready.profile, ready.argv, ready.files
+    ready = equip(
+        profile, adapter, tuple(args.command), workspace=args.workspace, engine=args.engine, home=args.agent_home or ""
+    )
+    return ready.profile, ready.argv, ready.files, ready.engine
 
 
 def claim_result(args: argparse.Namespace) -> None:
@@ -224,8 +238,8 @@ def plan_of(path: str | None) -> tuple[Step, ...]:
         raise UsageError(f"--plan {path}: {refused}. Correct it (docs/plans.md)") from None
 
 
-def seconds_of(text: str | None) -> float | None:
-    """Return a --timeout in seconds. Raises UsageError."""
+def seconds_of(text: str | None, option: str = "--timeout") -> float | None:
+    """Return a --timeout, or what another option says, in seconds. Raises UsageError."""
     if text is None:
         return None
     from broker.errors import UsageError
@@ -234,4 +248,4 @@ def seconds_of(text: str | None) -> float | None:
     try:
         return parse_time(text)
     except ValueError as error:
-        raise UsageError(f"--timeout {text}: {error}") from None
+        raise UsageError(f"{option} {text}: {error}") from None

@@ -7,20 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
-from inside import Inside, cache_is_usable
-from installed import PACKAGES, installed, program
+from inside import QUICK, Inside, cache_is_usable, chosen
+from installed import installed, program
 from model_server import ModelServer, Turn
 
-QUICK = ("claude", "codex")
 WITH_TOOLS = ("claude", "codex", "gemini", "opencode", "mini")
-
-
-def chosen() -> tuple[str, ...]:
-    """Return the agents of this run."""
-    named = os.environ.get("BROKER_TEST_AGENTS", "")
-    if not named:
-        return QUICK
-    return tuple(PACKAGES) if named == "all" else tuple(named.split(","))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

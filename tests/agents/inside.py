@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from installed import cache, installed
+from installed import PACKAGES, cache, installed
 from model_server import ModelServer
 
 GATEWAYS = {"claude": "anthropic", "opencode": "anthropic", "gemini": "gemini", "codex": "openai", "mini": "openai", "aider": "openai"}
@@ -30,6 +30,7 @@ MODELS = {
     "codex": ["-m", "fake"], "opencode": ["-m", "anthropic/claude-sonnet-4-5"], "mini": ["-m", "openai/fake"],
     "aider": ["--model", "openai/fake"],
 }  # fmt: skip
+QUICK = ("claude", "codex")
 SECRET = "hunter2-7f3a91"  # what must never reach the model
 
 
@@ -101,3 +102,11 @@ class Inside:
 def cache_is_usable() -> bool:
     """Whether something was, or can be, installed."""
     return shutil.which("npm") is not None or cache().exists()
+
+
+def chosen() -> tuple[str, ...]:
+    """Return the agents of this run."""
+    named = os.environ.get("BROKER_TEST_AGENTS", "")
+    if not named:
+        return QUICK
+    return tuple(PACKAGES) if named == "all" else tuple(named.split(","))

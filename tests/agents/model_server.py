@@ -114,6 +114,7 @@ class ModelServer:
     def __init__(self, script: Sequence[Turn] = (), scripts: dict[str, Sequence[Turn]] | None = None) -> None:
         self.script, self.scripts = script, scripts or {}
         self.sent: list[Sent] = []
+        self.answer_without_tools = "ok"
         self.other: list[str] = []  # "METHOD path" of what no dialect knows
         self._changed = threading.Condition()
         self._http = _Server(("127.0.0.1", 0), _Handler)
@@ -153,7 +154,7 @@ class ModelServer:
         if not sent.tools:
             settings = sent.body.get("generationConfig") or {}
             schema = settings.get("responseJsonSchema") or settings.get("responseSchema")
-            return json.dumps(_example(schema)) if schema else "ok"  # Gemini CLI asks which model the work needs
+            return json.dumps(_example(schema)) if schema else self.answer_without_tools  # Gemini CLI asks which model the work needs
         text = sent.text
         script = next((turns for key, turns in self.scripts.items() if key in text), self.script)
         return script[sent.turn] if sent.turn < len(script) else "done"
