@@ -5,7 +5,7 @@ Deny. What is decided by classes and entries is decided level by level (Envelope
 profile says: each setting of the child is the lesser of the two. The lesser of two is associative, commutative and
 idempotent, so no order of steps, and no further step, makes more of it.
 
-INVARIANT: nothing that a child has is more than its parent has (tests/property/test_delegation.py).
+INVARIANT: nothing that a child has is more than its parent has (tests/property/test_delegation_narrows.py).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: what somebody wants (create, revise, begin, waive, complete), and what was s
 workspace). Out: the new plan, or Unfounded, with what is missing. Nothing that anybody says makes a check succeed.
 
 INVARIANT: no step is done without an observed success of every check that nobody waived, of a run that started after the
-step began, on the workspace as it is now (tests/decide/test_plan.py).
+step began, on the workspace as it is now (tests/decide/test_plan_machine.py).
 """
 
 from __future__ import annotations

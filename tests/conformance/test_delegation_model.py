@@ -1,6 +1,6 @@
 """The real thing against the model: trees of real sandboxes, and what each program start in them comes to.
 
-`tests/property/test_delegation.py` shows that the model narrows. Here a few hundred starts are tried in real sandboxes at
+`tests/property/test_delegation_narrows.py` shows that the model narrows. Here a few hundred starts are tried in real sandboxes at
 the end of random chains of delegation: each must be refused by the kernel exactly where the model says so, and none may
 be possible that an ancestor's sandbox refuses.
 """
