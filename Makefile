@@ -1,5 +1,5 @@
 # Every target prepares what it needs, says so, and is quick when it is there already.
-.PHONY: setup demo test check escape bench compat images mutants reference corpus clean help
+.PHONY: setup demo test check escape bench compat agents images mutants reference corpus clean help
 
 BROKER := .venv/bin/broker
 PYTEST := .venv/bin/python -m pytest
@@ -41,6 +41,12 @@ compat: setup images  ## what people run, inside and outside, compared; with the
 	@scripts/need-toolchains all
 	@$(BROKER) image build compat
 	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -m "compat or not compat" tests/compat
+
+# Claude Code and Codex are a part of `make test`; here are all six. The agents are kept in ~/.cache/broker-tests.
+agents: setup  ## real agents from npm and PyPI, inside, with a scripted model: all of them
+	@scripts/need-bubblewrap
+	.venv/bin/python tests/agents/installed.py
+	BROKER_REQUIRE_ENGINES=1 BROKER_TEST_AGENTS=all $(PYTEST) tests/agents
 
 bench: setup images  ## the figures of docs/benchmarks.md
 	@scripts/need-bubblewrap

@@ -11,6 +11,9 @@ from inside import QUICK, Inside, cache_is_usable, chosen
 from installed import installed, program
 from model_server import ModelServer, Turn
 
+from conformance.fits_schema import undescribed, unfit
+from conformance.replays import judged_otherwise
+
 WITH_TOOLS = ("claude", "codex", "gemini", "opencode", "mini")
 
 
@@ -41,4 +44,7 @@ def start() -> Iterator[Callable[..., Inside]]:
 
         yield begin
     for inside in made:
+        events = inside.events()
+        assert (unfit(events), undescribed(events)) == ([], set())
+        assert judged_otherwise(events) == []
         inside.remove()

@@ -267,8 +267,10 @@ def _dialect(path: str) -> str | None:
 
 
 def _tools(body: Json) -> Iterator[str]:
-    for tool in body.get("tools") or ():
-        declared = tool.get("functionDeclarations")
+    items = body.get("input")
+    more = [tool for item in items if item.get("type") == "additional_tools" for tool in item["tools"]] if isinstance(items, list) else []
+    for tool in (*(body.get("tools") or ()), *more):
+        declared = tool.get("functionDeclarations") or (tool.get("tools") if tool.get("type") == "namespace" else None)
         for each in declared if declared is not None else (tool,):
             name = each.get("name") or (each.get("function") or {}).get("name")
             if name:
@@ -295,6 +297,7 @@ SHELLS: dict[str, Callable[[str], Json]] = {
     "shell_command": lambda command: {"command": command},
     "run_shell_command": lambda command: {"command": command, "description": "run it"},
     "bash": lambda command: {"command": command, "description": "run it"},
+    "exec": lambda command: f"text(JSON.stringify(await tools.exec_command({json.dumps({'cmd': command})})))",  # Codex's code mode
 }
 WRITERS: dict[str, Callable[[str, str], Json]] = {
     "Write": lambda path, text: {"file_path": path, "content": text},
@@ -405,7 +408,8 @@ def _responses(model: str, text: str | None, calls: Named) -> Answer:
     for name, call in calls:
         common = {"id": f"item_{name}", "call_id": name, "name": call.tool, "status": "completed"}
         if isinstance(call.input, str):
-            items.append(common | {"type": "custom_tool_call", "input": call.input})
+            space = {"namespace": "functions"} if call.tool == "exec" else {}
+            items.append(common | space | {"type": "custom_tool_call", "input": call.input})
         else:
             items.append(common | {"type": "function_call", "arguments": json.dumps(call.input)})
     usage = {
