@@ -9,12 +9,12 @@ step began, on the workspace as it is now (tests/decide/test_plan_machine.py).
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
+from broker.decide.wording import command_line, shorten
 from broker.request.plan import MOST_CHECKS, MOST_STEPS, Check, Invocation, Owner, Step
 
 
@@ -283,9 +283,9 @@ def transitions(before: Plan | None, now: Plan) -> tuple[tuple[str, str, str], .
 
 
 def words_of(invocation: Invocation) -> str:
-    """Return an invocation in words."""
-    text = invocation.words[0] if invocation.tool == "shell" else shlex.join(invocation.words)
-    return f"{text} (in {invocation.cwd})" if invocation.cwd else text
+    """Return an invocation in words: escaped, and not too many."""
+    text = shorten(invocation.words[0]) if invocation.tool == "shell" else command_line(invocation.words)
+    return f"{text} (in {shorten(invocation.cwd)})" if invocation.cwd else text
 
 
 def _of_a_step(

@@ -1,6 +1,6 @@
 """Step 4: one digest for all that a task changed, so that what was seen of its workspace can be bound to it.
 
-In: a layer, while its task runs or afterwards. Out: SHA-256 over what would land: paths, modes, contents, links, what is
+In: a layer, while its task runs or afterwards. Out: SHA-256 over what would land: paths, modes, contents, attributes, links, what is
 gone; over what it would land on (the real folders, and since when); and, for a sub-task, over the same of the tasks above.
 What never lands (sockets, devices, links that point out) is no part of it. What is read here was written by the task:
 nothing is followed.
@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.enforce.beneath import FOLDER, Folders
-from broker.enforce.changes import Change, Kind, Thing, changes_of
+from broker.enforce.changes import OVERLAYS_OWN, Change, Kind, Thing, changes_of
 from broker.enforce.layer import CLOCK_REALTIME_COARSE, Layer
 from broker.errors import BrokerError
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SMALL = 1 << 17
+_NOT_ITS_OWN = (*OVERLAYS_OWN, "security.", "trusted.")
 _SETTLED = 1_000_000_000  # nanoseconds after which another write cannot have the same ctime: file systems count in steps
 
 
@@ -139,6 +140,15 @@ def _what(change: Change) -> bytes:
             return b"file " + mode + (b" as it was" if change.kind is Kind.MODE else b" %d " % change.new.size)
 
 
+def _attributes(descriptor: int) -> bytes:
+    """Return a file's own extended attributes (its access list, too), which land with it."""
+    try:
+        names = [name for name in os.listxattr(descriptor) if not name.startswith(_NOT_ITS_OWN)]
+        return repr(sorted((name, os.getxattr(descriptor, name)) for name in names)).encode() if names else b""
+    except OSError:  # the file system has none
+        return b""
+
+
 def _content(upper: Folders, change: Change) -> bytes:
     """Return the hash of a file's content; of one that cannot be read, what changes whenever it does."""
     assert change.new is not None
@@ -148,7 +158,8 @@ def _content(upper: Folders, change: Change) -> bytes:
         with open(descriptor, "rb", buffering=0) as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 small = change.new.size < _SMALL  # most are, and a buffer for each costs more than to read it
-                return (hashlib.sha256(file.read()) if small else hashlib.file_digest(file, "sha256")).digest()
+                found = hashlib.sha256(file.read()) if small else hashlib.file_digest(file, "sha256")
+                return found.digest() + _attributes(descriptor)
     except OSError:
         pass
     return b"unread %d %d" % (change.new.inode, change.new.ctime)

@@ -39,6 +39,7 @@ from broker.task.changes import Judged
 
 Record = Callable[..., None]
 WorkspaceDigest = LayerDigest | ReadOnlyDigest
+MOST_REVISIONS = 200  # by a worker: each is recorded whole, and may have 256 KiB
 MOST_REFUSALS = 1_000  # recorded; what is refused after that is only answered
 
 
@@ -50,7 +51,7 @@ class PlanDesk:
         self._record = record
         self.digest = workspace
         self._lock = threading.Lock()
-        self._refusals = 0
+        self._refusals = self._revisions = 0
         self.plan: Plan | None = None
 
     @property
@@ -69,6 +70,10 @@ class PlanDesk:
 
     def revise(self, steps: tuple[Step, ...], by: Owner) -> Plan | Unfounded:
         """Replace what is somebody's (`by`)."""
+        if by is Owner.WORKER:
+            self._revisions += 1
+            if self._revisions > MOST_REVISIONS:
+                return Unfounded(reason=f"the plan was revised {MOST_REVISIONS} times. Work on it as it is")
         return self._take(Revised(steps=steps, by=by), by=by)
 
     def begin(self, step: str) -> Plan | Unfounded:
