@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -46,9 +47,10 @@ def _serve(answer: Answerer, warm: Callable[[], None]) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)  # an agent waits for the end of the hook's output
-    os.closerange(3, 1024)
+    os.closerange(3, 1 << 16)
     place = os.open(hook_client.folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     name = hook_client.key()
+    sys.argv[0] = os.path.abspath(sys.argv[0])  # it names this broker in commands that are rewritten, wherever we are then
     lock = os.open(f"{name}.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=place)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two sessions began at once: one stays
     os.ftruncate(lock, 0)
@@ -98,6 +100,7 @@ def _answer_one(caller: socket.socket, answer: Answerer) -> None:
         pass
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        os.chdir("/")  # nobody's folder is held
 
 
 def _peer(caller: socket.socket) -> tuple[int, int, int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 import outside
 import pytest
 from conftest import Host
+from inside import cache_is_usable
 from installed import cache, installed, program
 from model_server import ModelServer, Shell, ToolResult, Turn, Write
 
@@ -39,8 +40,15 @@ def available(name: str) -> str:
     """The agent, installed; or a skip that says how."""
     if name not in QUICK and program(name) is None and os.environ.get("BROKER_TEST_AGENTS") != "all":
         pytest.skip(f"{name} is not in the cache. Run: python tests/agents/installed.py {name}")
+    if program(name) is None and not cache_is_usable() and not engines_required():
+        pytest.skip(f"{name} is not installed, and there is no npm to install it with")
     installed(name)
     return name
+
+
+def engines_required() -> bool:
+    """Whether what is missing is a failure: where everything is meant to be there."""
+    return os.environ.get("BROKER_REQUIRE_ENGINES") == "1" or os.environ.get("CI") == "true"
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 
 from broker.errors import JournalError
 from broker.record import event
+from broker.record.evidence import examine
 from broker.record.journal import Journal, Sync, is_being_written, read
 from broker.record.verify import verify
 
@@ -47,6 +48,40 @@ def test_each_line_holds_the_hash_of_the_one_before(journal: Journal) -> None:
     lines = journal.path.read_bytes().splitlines()
     assert [event.decode(line)["prev"] for line in lines[1:]] == [event.digest(line) for line in lines[:-1]]
     assert journal.head == event.digest(lines[-1])
+
+
+def test_another_process_goes_on_where_one_left_off_and_the_chain_holds(tmp_path: Path) -> None:
+    with Journal.create(tmp_path / "state", segment=2_000) as first:
+        first.append("x", text="y" * 30_000)  # longer than what is read at first
+    for number in range(40):
+        with Journal.go_on(first.path) or first as journal:
+            assert journal is not first
+            assert journal.append("x", n=number) == number + 2
+    journal = Journal.go_on(first.path)
+    assert journal is not None
+    with pytest.raises(JournalError, match="another broker"):
+        Journal.go_on(first.path)
+    with journal:
+        journal.append(event.RUN_FINISHED)
+    assert Journal.go_on(first.path) is None
+    found = verify(first.path)
+    assert (found.ok, found.finished, found.count) == (True, True, 42)
+    (finding,) = examine(tmp_path / "state")
+    assert (finding.ok, finding.bound, finding.notes) == (True, 42, ())
+
+
+def test_who_goes_on_behind_a_torn_line_says_so_and_behind_no_event_does_not(journal: Journal) -> None:
+    journal.append("x", n=1)
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(b'{"torn')
+    with Journal.go_on(journal.path) or journal as again:
+        again.append("x", n=2)
+    assert [one["type"] for one in read(journal.path)] == ["x", "journal.resumed", "x"]
+    with journal.path.open("ab") as file:
+        file.write(b"[]\n")
+    with pytest.raises(JournalError, match="no event"):
+        Journal.go_on(journal.path)
 
 
 def test_the_file_is_private(journal: Journal) -> None:
