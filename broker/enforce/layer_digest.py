@@ -1,9 +1,9 @@
 """Step 4: one digest for all that a task changed, so that what was seen of its workspace can be bound to it.
 
-In: a layer, while its task runs or afterwards. Out: SHA-256 over what would land: paths, modes, contents, attributes, links, what is
+In: a layer, while its task runs or afterwards. Out: SHA-256 over all of that: paths, modes, contents, attributes, links, what is
 gone; over what it would land on (the real folders, and since when); and, for a sub-task, over the same of the tasks above.
-What never lands (sockets, devices, links that point out) is no part of it. What is read here was written by the task:
-nothing is followed.
+What never lands (pipes, links that point out) is a part of it too: a check that succeeded with its help must not count once it
+is gone. Times are none. What is read here was written by the task: nothing is followed.
 
 Contents are read again only when inode, ctime or size of a file are not what they were. That is for looking; whoever
 decides something asks without, because what a process writes to memory that it shares with a file changes none of the three.
@@ -72,9 +72,9 @@ class LayerDigest:
     ) -> list[bytes]:  # fmt: skip
         lines = []
         for change in changes_of(self.layer):
-            if change.never or change.kind is Kind.TIMES:
+            if change.kind is Kind.TIMES:
                 continue
-            what = _what(change)
+            what = _what(change) + change.never.encode("utf-8", "surrogateescape")
             if change.thing is Thing.FILE and change.new is not None and change.kind is not Kind.MODE:
                 key = change.part, change.new.inode
                 entry = known.get(key)

@@ -235,6 +235,28 @@ def test_a_sub_tasks_command_is_a_check_like_any_other(broker: Broker) -> None:
     assert said == [[1, ["failed"]], [0, ["passed"]]]
 
 
+def test_a_delegated_check_has_a_home_and_temporary_files_of_its_own_that_the_worker_has_not_prepared(broker: Broker) -> None:
+    reads = ["grep", "-q", "right", "/tmp/answer"]
+    delegated = ["broker", "delegate", "--profile", "any", "--trust", "trusted", "--", *reads]
+    said, _ = work(broker, """
+        open("/tmp/answer", "w").write("right")
+        plan("begin", "a"); plan("check", "a")
+        say(checks())
+    """, plan=[{"id": "a", "title": "a", "checks": [{"argv": reads}, {"argv": delegated}]}])  # fmt: skip
+
+    assert said == [["passed", "failed"]]  # the first is a limit that docs/plans.md states, with the second as the way on
+
+
+def test_a_link_out_that_helps_a_check_and_is_gone_at_the_end_leaves_stale_evidence(broker: Broker) -> None:
+    said, done = work(broker, """
+        open("/tmp/fake", "w").write("right"); os.symlink("/tmp/fake", "new"); open("other", "w").write("x")
+        plan("begin", "a"); plan("check", "a"); say(plan("complete", "a")[0])
+        os.unlink("new")
+    """, "--land", "on-plan", plan=ONE_STEP)  # fmt: skip
+
+    assert (said, done.code, landed(broker)) == ([0], 76, [])
+
+
 def test_a_sub_task_has_a_plan_of_its_own_and_its_evidence_ends_with_its_parents_change(broker: Broker) -> None:
     child = """
 plan("create", steps=[{"id": "a", "title": "a", "checks": [{"argv": ["true"]}]}])
