@@ -51,7 +51,7 @@ class Trial:
     @property
     def located(self) -> bool:
         """Whether somebody found it where it lies."""
-        return bool(self.path) and any(finding.file.lstrip("./") == self.path.lstrip("./") for finding in self.decision.findings)
+        return bool(self.path) and any(os.path.normpath(finding.file) == self.path for finding in self.decision.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as data."""
