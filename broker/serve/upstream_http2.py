@@ -17,7 +17,7 @@ import httpcore2
 from broker.decide.egress import Header, Outgoing
 from broker.decide.gateway import Gateway
 from broker.serve.bodies import Piece
-from broker.serve.upstream import Answer, Failed, Wanted, _take, _words
+from broker.serve.upstream import Answer, Failed, Wanted, take, words
 
 
 class Http2Line:
@@ -75,7 +75,7 @@ def _told() -> Iterator[None]:
         httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ConnectionNotAvailable, h2.exceptions.H2Error,
         ValueError, LookupError,  # what the two of them make of a status that is no number, or of frames after the end
     ) as error:  # fmt: skip
-        raise Failed(f"the upstream ended the connection: {_words(error) or type(error).__name__}") from None
+        raise Failed(f"the upstream ended the connection: {words(error) or type(error).__name__}") from None
 
 
 class _Stream(httpcore2.NetworkStream):
@@ -87,7 +87,7 @@ class _Stream(httpcore2.NetworkStream):
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         del max_bytes, timeout
-        return _take(self._outer, self.wanted)
+        return take(self._outer, self.wanted)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         del timeout

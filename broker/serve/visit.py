@@ -23,7 +23,8 @@ from broker.decide.wording import shorten
 from broker.record import event
 from broker.serve.addresses import Unreachable
 from broker.serve.tunnel import carry
-from broker.serve.upstream import READ, VERSIONS, Answer, Failed, Gone, Upstream, send_all
+from broker.serve.upstream import READ, Answer, Failed, Gone, Upstream, send_all
+from broker.serve.upstream_http1 import VERSIONS
 
 if TYPE_CHECKING:
     from broker.serve.gateway import Gateways

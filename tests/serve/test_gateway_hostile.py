@@ -20,6 +20,7 @@ from serve.ways import PATIENCE, House, all_of, gateway_to, head_of, house, says
 from broker.decide.gateway import Secret
 from broker.serve import gateway as product
 from broker.serve import upstream as outward
+from broker.serve import upstream_http1
 from broker.serve import visit as inward
 
 MIB = 1 << 20
@@ -168,7 +169,7 @@ def test_an_upstream_that_does_not_answer_is_given_up(house: House, monkeypatch:
 
 
 def test_a_head_that_trickles_is_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outward, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(upstream_http1, "HEAD_SECONDS", 0.3)
 
     def serve(client: socket.socket) -> None:
         head_of(client)
