@@ -162,7 +162,10 @@ def _model(table: Mapping[str, Any] | None) -> Model | None:
 def _helper(table: object) -> Helper:
     if not isinstance(table, dict) or table.keys() != {"program", "effects"} or not isinstance(table["program"], str):
         raise ValueError('a helper is {program = "git", effects = ["code_execution"]}')
-    return Helper(program=table["program"], effects=frozenset(map(Risk.parse, _texts(table, "effects"))))
+    try:
+        return Helper(program=table["program"], effects=frozenset(map(Risk.parse, _texts(table, "effects"))))
+    except KeyError as error:
+        raise ValueError(f"helper {table['program']}: there is no class {error.args[0].lower()!r}") from None
 
 
 def _shape(shape: object) -> Shape:

@@ -132,6 +132,7 @@ def _PROFILE() -> Schema:  # noqa: N802 - a table like the others, with rules th
             "additionalProperties": _table("One upstream, and what of it", _GATEWAY, required=["upstream"]),
         },
         "network": _table("What the task may reach through the broker's proxy", _NETWORK),
+        "agent": {"description": "The agent that it is meant for: broker run starts it (docs/agents.md)", "type": "string"},
         "requires": _words("Layers that must be effective, or the task does not start (all of them)", LAYERS),
     }
 

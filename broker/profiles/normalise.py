@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from broker.classify.risk import Risk
+from broker.decide.agent import Agent
 from broker.decide.envelope import NEVER_GRANTED
 from broker.decide.profile import (
     LAYERS,
@@ -79,6 +80,9 @@ def canonical(profile: Profile) -> dict[str, Any]:
     for entry, shown in zip(profile.allowlist, data["allowlist"], strict=True):
         shown["effects"] = [risk.label for risk in sorted(entry.effects)]
     data["env"]["set"] = dict(profile.env.set)
+    del data["agent"]
+    if profile.agent is not None:
+        data["agent"] = profile.agent.name  # what is known of it is no part of the profile's file
     return data
 
 
@@ -114,6 +118,7 @@ class _Reader:
             delegate=self.delegate(table.delegate),
             gateways=gateways_from(self.wrong, table.gateways),
             hosts=tuple(host_from(self.wrong, host) for host in _once(table.network.hosts)),
+            agent=self.led_by(table.agent),
             requires=self.requires(table.requires),
             source=str(self.source.path),
         )
@@ -125,6 +130,12 @@ class _Reader:
                 f"{'.'.join(keys)}: unknown value {word!r}.{did_you_mean(word, known)}", *keys, word
             )
         return word
+
+    def led_by(self, name: str) -> Agent | None:
+        """Return an agent of which only the name is known: what it may do by itself is in its adapter (broker/agents)."""
+        if name and not NAME.fullmatch(name):
+            raise self.wrong(f"agent: {name!r} is no name of an agent. docs/agents.md lists them", "agent")
+        return Agent(name=name) if name else None
 
     def risk(self, label: str, *keys: str) -> Risk:
         return Risk.parse(self.one_of(label, _CLASSES, *keys))

@@ -170,6 +170,7 @@ class ProfileTable(NamedTuple):
     delegate: DelegateTable = DelegateTable()
     gateways: Mapping[str, GatewayTable] = MappingProxyType({})
     network: NetworkTable = NetworkTable()
+    agent: str = ""
     requires: tuple[str, ...] | None = None
 
 
@@ -240,6 +241,7 @@ _PROFILE: Shape = {
     "delegate": table_of(_DELEGATE, DelegateTable),
     "gateways": tables_by_name(table_of(_GATEWAY, GatewayTable, needs=("upstream",))),
     "network": table_of(_NETWORK, NetworkTable),
+    "agent": _text,
     "requires": list_of(_text, or_none=True),
 }
 _INNER = {
