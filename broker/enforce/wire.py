@@ -281,6 +281,13 @@ class Connected:
     port: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawn:
+    """Nobody waits for this request any more. Comes only for one that was told to wait longer."""
+
+    request: int
+
+
 GuardMessage = (
     Hello
     | Ready
@@ -300,6 +307,7 @@ GuardMessage = (
     | CallTaken
     | CallGone
     | Connected
+    | Withdrawn
 )
 
 
@@ -646,6 +654,11 @@ def _connected(packet: bytes, number: int, _flags: int) -> Connected:
     return Connected(port=number)
 
 
+def _withdrawn(packet: bytes, number: int, _flags: int) -> Withdrawn:
+    _fixed(_NOTHING, packet)
+    return Withdrawn(request=number)
+
+
 _DECODERS: dict[int, Callable[[bytes, int, int], GuardMessage]] = {
     1: _hello,
     2: _ready,
@@ -665,6 +678,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int], GuardMessage]] = {
     16: _call_taken,
     17: _call_gone,
     18: _connected,
+    19: _withdrawn,
 }
 
 

@@ -102,7 +102,12 @@ static void set_up(struct setup *given) {
 
 static void answer(uint32_t id, const struct answer *a) {
     struct task *t = request_find(id);
-    if (!t) return; /* it died, or the time was over */
+    if (!t) { /* it died, or the time was over: who is still at it has to know, so that nobody is asked for nothing */
+        if (!(a->flags & ANSWER_WAIT)) return;
+        message_begin(WITHDRAWN, 0, id);
+        message_send(-1);
+        return;
+    }
     if (a->flags & ANSWER_WAIT) request_restart(t);
     else gate_answer(t, a);
 }

@@ -77,6 +77,7 @@ GUARD_PACKETS = [
     (packet(16, 3), wire.CallTaken(call=3)),
     (packet(17, 3), wire.CallGone(call=3)),
     (packet(18, 65535), wire.Connected(port=65535)),
+    (packet(19, 3), wire.Withdrawn(request=3)),
 ]
 IDS = [type(message).__name__ for _, message in GUARD_PACKETS]
 
@@ -99,7 +100,7 @@ def test_a_packet_that_ends_early_or_late_is_an_error(raw: bytes, _message: wire
         packet(0, 0),
         packet(18, 0),
         packet(18, 65536),
-        packet(19, 0),
+        packet(20, 0),
         packet(15, 3, blob(b"x" * (64 * 1024 + 1))),
         packet(64, 0),
         packet(9, 1, flags=1),

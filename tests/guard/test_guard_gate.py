@@ -385,6 +385,21 @@ def test_a_process_killed_while_it_waits_leaves_no_trouble(box: Sandbox) -> None
     assert os.waitstatus_to_exitcode(box.exited(spawn).status) == -9
     box.send(wire.Answer(request=question.request, allow=True))
     assert box.run("/bin/true").code == 0
+    assert not any(isinstance(m, wire.Withdrawn) for m in box.seen)
+
+
+def test_who_keeps_a_dead_process_waiting_is_told_so(box: Sandbox) -> None:
+    box.policy = lambda q: None if isinstance(q, wire.ExecAsked) and "date" in q.path else allow_all(q)
+    spawn = box.start(["/usr/bin/env", "/bin/date"])
+    question = box.until(lambda m: isinstance(m, wire.ExecAsked) and "date" in m.path)
+    assert isinstance(question, wire.ExecAsked)
+    wait = wire.Answer(request=question.request, allow=False, wait_longer=True)
+    box.send(wait)
+    box.send(wire.Kill(spawn=spawn))
+    box.exited(spawn)
+    assert not any(isinstance(m, wire.Withdrawn) for m in box.seen)
+    box.send(wait)
+    assert box.until(lambda m: isinstance(m, wire.Withdrawn)) == wire.Withdrawn(request=question.request)
 
 
 def test_the_note_reaches_a_pipe_a_socket_and_a_terminal_but_no_file(box: Sandbox) -> None:
