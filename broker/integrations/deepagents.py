@@ -78,6 +78,8 @@ class BrokerBackend(BaseSandbox):
         return [FileUploadResponse(path=path, error=self._write(path, content)) for path, content in files]
 
     def _write(self, path: str, content: bytes) -> str | None:
+        if not os.path.isabs(path):
+            return "invalid_path"
         try:
             return _word(error_of(self._place.write(path, content), path))
         except BrokerError as error:
@@ -96,8 +98,7 @@ class BrokerBackend(BaseSandbox):
             return FileDownloadResponse(path=path, error=str(error))
         if result.size > len(result.data):
             return FileDownloadResponse(path=path, error=f"it has {result.size} bytes, and {len(result.data)} are read at most")
-        error = error_of(result, path)
-        return FileDownloadResponse(path=path, content=None if error else result.data, error=_word(error))
+        return FileDownloadResponse(path=path, content=result.data if result.ok else None, error=_word(error_of(result, path)))
 
 
 def _word(error: OSError | None) -> str | None:

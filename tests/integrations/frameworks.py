@@ -33,6 +33,7 @@ class Framework:
 FRAMEWORKS = {
     "inspect": Framework((3, 11), ("inspect-ai==0.3.285", "pytest==9.2.0", "pytest-asyncio==1.5.0")),
     "deepagents": Framework((3, 12), ("deepagents==0.7.32", "langchain-tests==1.1.9", "pytest==9.2.0")),
+    "deepagents-0.6": Framework((3, 12), ("deepagents==0.6.12", "langchain-tests==1.1.9", "pytest==9.2.0")),
     "mini": Framework((3, 11), ("mini-swe-agent==2.4.6",)),
 }
 
@@ -79,7 +80,7 @@ def python_with(name: str) -> Path:
 
 def project_for(python: Path, folder: Path) -> Path:
     """Install this project, as it is now, into a folder for PYTHONPATH: with its entry points, without its dependencies."""
-    place = folder / "project"
+    place = folder / "site-packages"  # inspect_ai takes what lies elsewhere for no package, and leaves its name out
     _run(str(python), *_PIP, "--no-deps", "--target", str(place), str(PROJECT))
     return place
 

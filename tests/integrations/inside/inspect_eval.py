@@ -10,7 +10,7 @@ from inspect_ai.dataset import Sample
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import includes
 from inspect_ai.solver import generate, use_tools
-from inspect_ai.tool import bash, python
+from inspect_ai.tool import Tool, bash, python, tool
 from inspect_ai.util import SandboxEnvironmentSpec
 
 from broker.integrations.inspect_ai import BrokerSandboxConfig, broker_approver
@@ -25,6 +25,17 @@ def says(*steps: tuple[str, dict[str, str]] | str) -> list[ModelOutput]:
     for output in outputs:
         output.usage = ModelUsage()  # else it is counted, with a table that is downloaded
     return outputs
+
+
+@tool
+def strange() -> Tool:
+    """A tool that no profile has heard of."""
+
+    async def execute() -> str:
+        """Do something."""
+        return "it was done"
+
+    return execute
 
 
 @task
@@ -47,15 +58,16 @@ def sandboxed() -> Task:
 
 @task
 def approved() -> Task:
-    """The same profile as an approver. The sandbox would permit more: it is the approver who says no."""
+    """A profile as an approver: it permits, would ask, refuses, and does not know. The sandbox would permit more."""
     outputs = says(
         ("bash", {"command": "echo fine"}),
-        ("bash", {"command": "curl https://example.com"}),
         ("python", {"code": "print(1)"}),
+        ("bash", {"command": ":(){ :|:& };:"}),
+        ("strange", {}),
         "done",
     )
     return Task(
-        dataset=[Sample(input="work", target="done")], solver=[use_tools(bash(), python()), generate()], scorer=includes(),
+        dataset=[Sample(input="work", target="done")], solver=[use_tools(bash(), python(), strange()), generate()], scorer=includes(),
         model=get_model("mockllm/model", custom_outputs=outputs), sandbox=("broker", os.environ["PROFILE"]),
         approval=[ApprovalPolicy(broker_approver(profile="default"), "*")],
     )  # fmt: skip
