@@ -27,6 +27,8 @@ def test_an_agent_works_in_the_sandbox_and_only_what_is_permitted_lands(run: Run
     said = run(framework, INSIDE / "agents.py", framework, code)
     assert "read me" in said
     assert "denied curl https://example.com: curl reaches out to the network (network_egress)" in said
+    assert "went on" in said
+    assert re.search(r"denied: It changes \S+/.git/hooks/post-merge", said)
     assert re.search(r"Change\(path='hello.txt', change='created'", said)
     assert (workspace / "hello.txt").read_text() == "hello\n"
     assert not (workspace / ".git" / "hooks" / "post-merge").exists()

@@ -91,3 +91,13 @@ def test_the_documentations_task_runs_and_its_approvers_are_read(run: Run, folde
     assert all(line.endswith(" hi") for line in said), said
     assert "workspace='repository'" in said[1]
     assert not list((workspace / "repository").iterdir())
+
+
+@pytest.mark.needs_bubblewrap
+@pytest.mark.parametrize(("end", "lands"), [("finished", True), ("interrupted", False)])
+def test_a_cancelled_call_ends_its_program_and_an_interrupted_sample_lands_nothing(
+    run: Run, workspace: Path, end: str, lands: bool
+) -> None:  # fmt: skip
+    said = run("inspect", INSIDE / "inspect_cancelled.py", end).splitlines()
+    assert [line.partition(":")[0] for line in said] == ["ended", "root", "connection", "unavailable"]
+    assert (workspace / "landed.txt").exists() is lands

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-FIRST, SECOND = "echo hello > hello.txt; cat README.md", "curl https://example.com; echo x > .git/hooks/post-merge"
+COMMANDS = ("echo hello > hello.txt; cat README.md", "curl https://example.com; echo went on", "echo x > .git/hooks/post-merge")
 
 
 def deepagents_model() -> Any:
@@ -24,7 +24,7 @@ def deepagents_model() -> Any:
     def calls(number: int, command: str) -> AIMessage:
         return AIMessage("", tool_calls=[{"name": "execute", "args": {"command": command}, "id": str(number)}])
 
-    return Scripted(messages=iter([calls(1, FIRST), calls(2, SECOND), AIMessage("done")]))
+    return Scripted(messages=iter([*map(calls, range(3), COMMANDS), AIMessage("done")]))
 
 
 def mini_model() -> Any:
@@ -32,11 +32,11 @@ def mini_model() -> Any:
 
     class Loud(DeterministicModel):
         def format_observation_messages(self, message: dict, outputs: list[dict], template_vars: dict | None = None) -> list[dict]:
-            print(*(output["output"] for output in outputs))
+            print(*(output["output"] + output["exception_info"] for output in outputs))
             return super().format_observation_messages(message, outputs, template_vars)
 
     end = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-    return Loud(outputs=[make_output("", [{"command": command}]) for command in (FIRST, SECOND, end)])
+    return Loud(outputs=[make_output("", [{"command": command}]) for command in (*COMMANDS, end)])
 
 
 if __name__ == "__main__":
