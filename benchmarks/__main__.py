@@ -7,7 +7,18 @@ import platform
 import sys
 from datetime import UTC, datetime
 
-from benchmarks import calls, coldstart, connections, delegation, execs, gateway, landing, memory, starts, tree
+from benchmarks import (
+    calls,
+    coldstart,
+    connections,
+    delegation,
+    execs,
+    gateway,
+    landing,
+    memory,
+    starts,
+    tree,
+)
 
 
 def main() -> int:
