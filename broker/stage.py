@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
@@ -39,6 +39,7 @@ from broker.task.tree import Node, Tree
 
 if TYPE_CHECKING:
     from broker.request.plan import Step
+    from broker.task.desk import ApprovalDesk
     from broker.task.plan import PlanDesk, WorkspaceDigest
 
 
@@ -50,6 +51,7 @@ class Watcher:
     on a thread of its own; without it nobody can call. `changed` is told of each change in the tree of tasks. `ways_out`
     makes what serves a task's gateways; without it a profile that has some cannot be used. `convene` has a panel judge the
     changes of a task that has ended, and returns what lets them land, or does not; without it --land on-panel lands nothing.
+    `asked` is told of each question that the operator can answer (broker/task/desk.py), on a thread of its own.
     """
 
     started: Callable[[Header], None] | None = None
@@ -59,6 +61,7 @@ class Watcher:
     changed: Callable[[str, Node], None] | None = None
     ways_out: Callable[[Task], WaysOut] | None = None
     convene: Callable[[Stage], Gate] | None = None
+    asked: Callable[[dict[str, Any]], None] | None = None
 
 
 class WaysOut(Protocol):
@@ -97,6 +100,7 @@ class Run:
     watcher: Watcher
     profiles: Callable[[str], Profile]
     known: Callable[[], tuple[Profile, ...]]
+    approvals: ApprovalDesk | None = None  # of the run's own task; None: nobody is asked
 
     def id_of(self, task: str) -> str:
         """Return the name of a task on this host: the run's, and for a sub-task its place in the tree."""
@@ -221,6 +225,9 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         began = time.monotonic()
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
         mounts.prove_mounts(sandbox.container.init_pid, confined.plan, sandbox.container.overlay_words)
+        task.seen_at, task.send = f"/proc/{sandbox.container.init_pid}/root", sandbox.answer
+        if path == event.ROOT:
+            task.approvals = run.approvals
         if engine.name == "docker":
             task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
@@ -269,6 +276,8 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
     finally:
         if sandbox is not None:
             sandbox.close()
+        if run.approvals is not None and path == event.ROOT:
+            run.approvals.close()
         if masks is not None:
             masks.close()
         if layer is not None:

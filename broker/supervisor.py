@@ -52,6 +52,7 @@ from broker.task.watching import sweep as sweep_control_sockets
 
 if TYPE_CHECKING:
     from broker.request.plan import Step
+    from broker.task.desk import ApprovalDesk
 
 __all__ = ["Header", "RunRequest", "Session", "Watcher", "run", "session"]
 
@@ -67,7 +68,8 @@ class RunRequest:
     `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
     `cwd`: where in the workspace the command starts; '': the workspace itself. `task_file` is what it finds in $BROKER_TASK.
     `facts` are added to the first event. `continues` is a run whose kept changes this one goes on with. `files` are small
-    files for /run/broker: (name, content).
+    files for /run/broker: (name, content). `ask`: the operator is asked about what an approval could permit, and it is
+    denied when he has not answered in so many seconds; None: nobody is asked. An untrusted task with it is a UsageError.
     """
 
     argv: tuple[str, ...]
@@ -91,6 +93,7 @@ class RunRequest:
     continues: str = ""
     files: tuple[tuple[str, bytes], ...] = ()
     cwd: str = ""
+    ask: float | None = None
 
 
 def run(request: RunRequest, watcher: Watcher | None = None) -> Result:
@@ -130,15 +133,16 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
         files=(*request.files, *((("task.json", request.task_file),) if request.task_file else ())),
     )  # fmt: skip
     refuse_too_long(plot)
+    approvals = _desk(request, watcher)
     tree = Tree(watcher.changed)
     facts = {
         "workspace": workspace.path, "engine": engine.name, "profile": request.profile.name, "began": time.time(),
     }  # fmt: skip
-    with _journal(state) as journal, Control(journal.run, tree, facts):
+    with _journal(state) as journal, Control(journal.run, tree, facts, approvals):
         tree.plant(node)
         here = Run(
             journal=journal, engine=engine, engine_why=why, state=state, tree=tree, watcher=watcher,
-            **_profiles(request, workspace.path),
+            approvals=approvals, **_profiles(request, workspace.path),
         )  # fmt: skip
         journal.append(
             event.RUN_STARTED, command=request.argv, profile=request.profile.name, digest=request.profile.digest,
@@ -153,6 +157,17 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
             with contextlib.suppress(JournalError):
                 journal.append(event.RUN_FINISHED, status="failed", reason=str(error), exit_code=error.exit_code)
             raise
+
+
+def _desk(request: RunRequest, watcher: Watcher) -> ApprovalDesk | None:
+    """Return where the questions of a run's own task wait, if anybody is to be asked."""
+    if request.ask is None:
+        return None
+    if request.trust is not Trust.TRUSTED:
+        raise UsageError("nobody is asked about what an untrusted task wants. Leave out --ask, or --trust untrusted")
+    from broker.task.desk import ApprovalDesk
+
+    return ApprovalDesk(request.ask, watcher.asked)
 
 
 def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
@@ -430,6 +445,8 @@ def _end(stage: Stage) -> None:
     tree.ending(node)
     tree.stop_below(node, "parent", seconds=0.0)
     stage.sandbox.kill()  # at once: what sub-tasks have changed may take a while to look at
+    if stage.task.approvals is not None:
+        stage.task.approvals.close()
     if stage.ways_out is not None:
         stage.ways_out.close()  # now, so that what was under way is accounted for before the task is
     tree.landing(node)

@@ -10,6 +10,8 @@ from broker.cli.terminal import Colours, escape, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from broker.decide.verdict import Deny
     from broker.record.denials import DenialRow
     from broker.supervisor import Header
@@ -89,6 +91,16 @@ class Reporter:
         if task != "root":
             row["of"] = task
         self._write(denial_lines(row, self._colours))
+
+    def asked(self, row: dict[str, Any]) -> None:
+        """Say that somebody waits for an answer."""
+        if self._quiet or not self._live:
+            return
+        number, left = row["approval"], row["left"]
+        self._write(
+            f"{self._colours.paint('broker', 'bold')}  asks     {row['what']} ({self._colours.risk(row['class'])})\n"
+            f"{MARGIN}         within {left:.0f} s: broker approvals show {number}, approve {number}, or deny {number}\n"
+        )
 
     def may_land(self, judged: Judged) -> bool:
         """Ask, on the terminal, whether what the profile permits is to land. No terminal, no landing."""

@@ -18,7 +18,7 @@ from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
 from broker.decide.given import NOTHING, Given
 from broker.decide.trust import Trust
-from broker.decide.verdict import Allow, Deny, Layer, Verdict
+from broker.decide.verdict import Allow, Layer, Verdict
 from broker.request.operation import FileAction, FileChange, Operation
 
 # What landing can judge as well: it finds a content, or a folder.
@@ -38,7 +38,7 @@ def decide_given(
         operation, assessment, envelope, context, scope=given.scope, interactive=given.interactive,
         digest=given.sha256 or None, agent=given.agent,
     )  # fmt: skip
-    if not given.gate or not isinstance(verdict, Deny):
+    if not given.gate or isinstance(verdict, Allow):
         return verdict
     if (deferred := starts_by_deferral(operation, assessment, envelope, context, scope=given.scope, agent=given.agent)) is not None:
         return deferred

@@ -46,6 +46,9 @@ class _NobodyAsks:
     def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
         return wire.Answer(request=asked.request, allow=False)
 
+    def withdrawn(self, request: int) -> None:
+        return
+
     def call_came(self, line: CallLine) -> None:
         line.hang_up()
 

@@ -34,11 +34,14 @@ _UCRED = struct.Struct("iII")
 class Judge(Protocol):
     """Answers the guard. Called on the sandbox's own thread, one question at a time."""
 
-    def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
-        """Judge a program start."""
+    def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer | None:
+        """Judge a program start. None: the answer comes later, by Sandbox.answer."""
 
-    def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
-        """Judge a change to a path."""
+    def file_asked(self, asked: wire.FileAsked) -> wire.Answer | None:
+        """Judge a change to a path. None: the answer comes later, by Sandbox.answer."""
+
+    def withdrawn(self, request: int) -> None:
+        """Note that nobody waits any more for an answer that was to come later."""
 
     def noted(self, message: wire.Note | wire.Executed) -> None:
         """Record something that happened."""
@@ -218,6 +221,10 @@ class Sandbox:
         """Kill everything that descends from a spawn, `setsid` or not."""
         self._send(wire.Kill(spawn=process.number))
 
+    def answer(self, answer: wire.Answer) -> None:
+        """Send an answer that was to come later, or have its process wait on. Does nothing when the sandbox is gone."""
+        self._send(answer)
+
     def cut(self) -> None:
         """Close the link, and wait for nothing: the guard exits, and the kernel ends everything inside."""
         self._closed = True
@@ -286,9 +293,13 @@ class Sandbox:
     def _handle(self, message: wire.GuardMessage, descriptors: list[int]) -> None:
         match message:
             case wire.ExecAsked():
-                self._link.sendall(wire.encode(self._judge.exec_asked(message)))
+                if (answer := self._judge.exec_asked(message)) is not None:
+                    self._link.sendall(wire.encode(answer))
             case wire.FileAsked():
-                self._link.sendall(wire.encode(self._judge.file_asked(message)))
+                if (answer := self._judge.file_asked(message)) is not None:
+                    self._link.sendall(wire.encode(answer))
+            case wire.Withdrawn():
+                self._judge.withdrawn(message.request)
             case wire.Executed() | wire.Note():
                 self._judge.noted(message)
             case wire.Spawned():

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from broker.decide.verdict import Deny
 from broker.enforce.runtime import OwnerMark, runtime_base
@@ -29,6 +29,7 @@ from broker.errors import HostCannotEnforce, JournalError
 from broker.task.control_socket import (
     FOLDER,
     control_folder,
+    is_operator_himself,
     is_our_operator,
     listen,
     operator_of,
@@ -36,10 +37,14 @@ from broker.task.control_socket import (
 )
 from broker.task.tree import Node, Tree, denial_row
 
+if TYPE_CHECKING:
+    from broker.task.desk import ApprovalDesk
+
 TICK = 0.01  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
 MOST_READERS = 32
 MOST_REQUEST = 4096  # bytes
 MOST_WAITING = 1 << 20  # bytes for one reader
+MOST_SHOWN = 1 << 26  # bytes of questions: an argument list is up to 160 KiB, and more with its control characters written out
 MOST_DENIALS = 500  # different ones within a tick
 KILLED = "killed"
 
@@ -99,8 +104,9 @@ class _Denied:
 class Control:
     """The control socket of a run, from `with` to the end of the block. `facts` are those of the run, for its readers."""
 
-    def __init__(self, run: str, tree: Tree, facts: Mapping[str, object]) -> None:
-        """Prepare it; nothing is made yet."""
+    def __init__(self, run: str, tree: Tree, facts: Mapping[str, object], approvals: ApprovalDesk | None = None) -> None:
+        """Prepare it; nothing is made yet. `approvals` has the questions of the run, if anybody is asked."""
+        self._approvals = approvals
         self._name = socket_name(run, OwnerMark.mine())
         self._tree = tree
         self._facts = {"run": run, "pid": os.getpid(), **facts}
@@ -242,8 +248,14 @@ class Control:
                 reader.put(_encoded({"event": "stopping", "task": path, "tasks": stopped}))
             case {"op": "waive", "task": str(path), "step": str(step), "check": int(check), "because": str(because)}:
                 reader.put(_encoded(self._waive(reader, path, (step, check), because)))
+            case {"op": "approvals"}:
+                rows = self._approvals.rows() if self._approvals is not None else []
+                reader.put(_encoded({"event": "approvals", "asks": self._approvals is not None, "waiting": rows}), most=MOST_SHOWN)
+            case {"op": "answer", "approval": int(name), "how": "once" | "session" | "deny" as how, "why": str(why), "word": str(word)}:
+                reader.put(_encoded(self._answered(reader, name, how, why, word)))
             case _:
-                reader.put(_encoded({"event": "error", "reason": "say tree, follow, stop with a task, or waive with a check of one"}))
+                reason = "say tree, follow, stop with a task, waive with a check of one, approvals, or answer with one"
+                reader.put(_encoded({"event": "error", "reason": reason}))
                 reader.leaving = True
 
     def _waive(self, reader: _Reader, path: str, check: tuple[str, int], because: str) -> dict[str, object]:
@@ -261,6 +273,23 @@ class Control:
         if isinstance(found, Unfounded):
             return {"event": "refused", "reason": found.reason}
         return {"event": "waived", "task": path, "plan": as_table(found)}
+
+    def _answered(self, reader: _Reader, name: int, how: str, why: str, word: str) -> dict[str, object]:
+        """Answer a question on the word of whoever is connected: it must be the operator himself, not root for him."""
+        if self._approvals is None:
+            return {"event": "refused", "reason": "nobody is asked in this run"}
+        if not is_operator_himself(reader.connection):
+            return {"event": "refused", "reason": "only the user whose run it is can answer"}
+        from broker.task.desk import Given, NotTaken, Taken, WordWanted
+
+        given = Given(how=how, who=operator_of(reader.connection), channel="approvals", why=why, word=word)
+        match self._approvals.answer(name, given):
+            case Taken(seconds=seconds):
+                return {"event": "answered", "approval": name, "how": how, "seconds": round(seconds, 3)}
+            case WordWanted(word=wanted, pause=pause):
+                return {"event": "word", "approval": name, "word": wanted, "pause": pause}
+            case NotTaken(reason=reason):
+                return {"event": "refused", "reason": reason}
 
     def _send(self, reader: _Reader) -> None:
         reader.send()

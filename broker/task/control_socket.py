@@ -87,6 +87,12 @@ def is_our_operator(connection: socket.socket) -> bool:
     return depth > 0 and depth == _depth("self")
 
 
+def is_operator_himself(connection: socket.socket) -> bool:
+    """Whether the other end is a process of our user, as the kernel noted when it connected."""
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return bool(uid == os.geteuid())
+
+
 def operator_of(connection: socket.socket) -> str:
     """Return who is at the other end, for the record: the kernel noted it."""
     _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))

@@ -15,6 +15,7 @@ import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from broker.classify import classify
 from broker.classify.context import Context
@@ -39,6 +40,9 @@ from broker.record.journal import Journal
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation
 from broker.task.tree import Node, Tree
 
+if TYPE_CHECKING:
+    from broker.task.desk import ApprovalDesk
+
 NOTE_EVENTS = {
     wire.NoteKind.EXEC_RACE: event.EXEC_RACE,
     wire.NoteKind.EXEC_UNREADABLE: event.EXEC_UNREADABLE,
@@ -56,6 +60,7 @@ REFUSALS_RECORDED = 64 << 20
 JOURNAL_LIMIT = 1 << 30
 REFUSALS_REMEMBERED = 10_000
 NOTES_RECORDED = 1_000
+MOST_LOOKED_AT = 512 << 20  # bytes of a program that an operator is asked about; the digest of a larger one is not known
 
 # What the guard refuses by itself, in the words of a denial: (rule, class, sentence, hint).
 NOTE_DENIALS = {
@@ -147,6 +152,9 @@ class Task:
         self.end: Callable[[BrokerError], None] | None = None  # ends the sandbox, for a reason that the run fails with
         self.called: Callable[[CallLine], None] | None = None  # who answers a process of the sandbox that calls the broker
         self.connected: Callable[[int, socket.socket], None] | None = None  # who takes connections to the guard's ports
+        self.approvals: ApprovalDesk | None = None  # where questions wait for the operator; None: nobody is asked
+        self.send: Callable[[wire.Answer], None] | None = None  # sends the guard an answer that came later
+        self.seen_at = ""  # where every file of the sandbox's is found as it is inside
         self.envelope = envelope
         self.context = context
         self.denials = DenialLog(journal, path)
@@ -170,18 +178,20 @@ class Task:
     # What the operator, or a caller, asks for
 
     def judge(
-        self, operation: Operation, *, scope: int = 0, at_gate: bool = False
+        self, operation: Operation, *, scope: int = 0, at_gate: bool = False, can_wait: bool = False
     ) -> tuple[Assessment, Verdict]:
         """Classify, decide and record one operation. The order is the point: the record comes first.
 
         `at_gate`: what a shell starts will be asked about again, one by one (broker/decide/deferral.py), and what
-        is written to a file whose content decides is looked at when it lands.
+        is written to a file whose content decides is looked at when it lands. `can_wait`: the answer may be an Ask,
+        where there is a desk for it.
         """
-        assessment, verdict, given = self._considered(operation, scope, at_gate=at_gate)
+        asks = can_wait and self.approvals is not None
+        assessment, verdict, given = self._considered(operation, scope, at_gate=at_gate, interactive=asks)
         if self.must_record(operation, verdict, scope):
             kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
             self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict, given))
-        if isinstance(verdict, Ask):
+        if isinstance(verdict, Ask) and not asks:
             verdict = nobody_to_ask(operation, verdict)
         return assessment, verdict
 
@@ -192,7 +202,9 @@ class Task:
         assessment, verdict, _ = self._considered(operation, scope, at_gate=at_gate)
         return assessment, verdict
 
-    def _considered(self, operation: Operation, scope: int, *, at_gate: bool) -> tuple[Assessment, Verdict, Given]:
+    def _considered(
+        self, operation: Operation, scope: int, *, at_gate: bool, interactive: bool = False
+    ) -> tuple[Assessment, Verdict, Given]:
         """Classify and decide, and say on what else it hung: INVARIANT: on nothing that is not recorded (test_replay.py)."""
         context = self._context_of(operation)
         layered = isinstance(operation, FileChange) and self._lies_in_a_layer(operation.path)
@@ -200,7 +212,7 @@ class Task:
         given = Given(
             gate=at_gate, scope=self._scopes[scope], sha256=self._digest(operation) or "", layered=layered,
             real=deletes and os.path.lexists(getattr(operation, "path", "")),
-            agent=scope == AGENT_SCOPE and self.envelope.profile.agent is not None,
+            agent=scope == AGENT_SCOPE and self.envelope.profile.agent is not None, interactive=interactive,
         )  # fmt: skip
         return *consider(operation, self.envelope, context, given), given
 
@@ -250,8 +262,8 @@ class Task:
 
     # What the guard asks
 
-    def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer:
-        """Answer a program start."""
+    def exec_asked(self, asked: wire.ExecAsked) -> wire.Answer | None:
+        """Answer a program start. None: the operator is asked, and the program is held meanwhile."""
         operation = Exec(argv=asked.argv, path=asked.path, program=asked.program, cwd=asked.cwd, env=asked.env)
         if asked.program in (CLIENT, GUARD):
             return self._client_starts(asked, operation)
@@ -259,22 +271,51 @@ class Task:
         if chosen is not None and (self.parent is None or not self._wrote(asked)):
             is_agent = chosen == 0 and self.envelope.profile.agent is not None
             return wire.Answer(request=asked.request, allow=True, scope=AGENT_SCOPE if is_agent else chosen)
-        _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
+        assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=True)
         if isinstance(verdict, Allow):
             scope = self._after(asked.scope) if verdict.grant is None else self._scope_of(verdict.grant)
             if verdict.rule == AGENT_PROGRAM:
                 scope = AGENT_SCOPE
             return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
-        assert isinstance(verdict, Deny)
         attempt = (asked.pid, asked.argv, asked.program)
         if attempt == self._last_refused and asked.path not in self._refused_paths:
             # execvp(3) goes on along PATH after EACCES: the same file again, by another of its names. By the same
             # name it is another attempt, and counts.
             self._refused_paths.add(asked.path)
             return wire.Answer(request=asked.request, allow=False)
-        self._last_refused, self._refused_paths = attempt, {asked.path}
-        self.refuse("exec", verdict)
-        return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
+
+        def refuse(denial: Deny) -> wire.Answer:
+            self._last_refused, self._refused_paths = attempt, {asked.path}
+            self.refuse("exec", denial)
+            return wire.Answer(request=asked.request, allow=False, note=_note(denial))
+
+        if isinstance(verdict, Ask):
+            # Not to be kept by the guard: an approval is for this one start.
+            allow = wire.Answer(request=asked.request, allow=True, scope=self._after(asked.scope))
+            return self._hold("exec", operation, assessment, verdict, allow, refuse)
+        return refuse(verdict)
+
+    def _hold(
+        self, tool: str, operation: Operation, assessment: Assessment, ask: Ask, allow: wire.Answer,
+        refuse: Callable[[Deny], wire.Answer],
+    ) -> wire.Answer | None:  # fmt: skip
+        """Put a question on the desk, and return nothing; where it has no room, what refuses it."""
+        from broker.task.desk import Question
+
+        assert self.approvals is not None
+        assert self.send is not None
+        send, wait = self.send, wire.Answer(request=allow.request, allow=False, wait_longer=True)
+        full = self.approvals.hold(Question(
+            number=allow.request, tool=tool, operation=operation, assessment=assessment, ask=ask,
+            settle=lambda verdict: send(allow if isinstance(verdict, Allow) else refuse(verdict)), wait=lambda: send(wait),
+            digest=lambda: self._program_now(operation), record=self.record, failed=self.cannot_record,
+        ))  # fmt: skip
+        return refuse(full) if full is not None else None
+
+    def withdrawn(self, request: int) -> None:
+        """Take back a question: whoever asked is gone."""
+        if self.approvals is not None:
+            self.approvals.withdraw(request)
 
     def _client_starts(self, asked: wire.ExecAsked, operation: Exec) -> wire.Answer:
         """Let the broker's own client start: what it asks for is judged when it asks. `broker file` asks nobody: it is judged here.
@@ -312,15 +353,21 @@ class Task:
         with contextlib.suppress(JournalError):  # it was shown nothing; what the task does next will fail to be recorded
             self.refuse("read", denial)
 
-    def file_asked(self, asked: wire.FileAsked) -> wire.Answer:
-        """Answer a change to a path."""
+    def file_asked(self, asked: wire.FileAsked) -> wire.Answer | None:
+        """Answer a change to a path. None: the operator is asked, and the process is held meanwhile."""
         operation = FileChange(action=asked.op.action, path=asked.path, other=asked.other)
-        _, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True)
+        assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=True)
+        allow = wire.Answer(request=asked.request, allow=True)
         if isinstance(verdict, Allow):
-            return wire.Answer(request=asked.request, allow=True)
-        assert isinstance(verdict, Deny)
-        self.refuse("file", verdict)
-        return wire.Answer(request=asked.request, allow=False, error=errno.EACCES, note=_note(verdict))
+            return allow
+
+        def refuse(denial: Deny) -> wire.Answer:
+            self.refuse("file", denial)
+            return wire.Answer(request=asked.request, allow=False, error=errno.EACCES, note=_note(denial))
+
+        if isinstance(verdict, Ask):
+            return self._hold("file", operation, assessment, verdict, allow, refuse)
+        return refuse(verdict)
 
     def noted(self, message: wire.Note | wire.Executed) -> None:
         """Record what the guard saw."""
@@ -411,15 +458,13 @@ class Task:
         """
         if not needs_digest(operation, self.envelope) or not isinstance(operation, Exec):
             return None
-        import hashlib
+        return _digest_of(self.files_at + operation.program)
 
-        try:
-            descriptor = os.open(self.files_at + operation.program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
-                regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-                return hashlib.file_digest(file, "sha256").hexdigest() if regular else None
-        except OSError:
-            return None
+    def _program_now(self, operation: Operation) -> str:
+        """Return the digest of what an operation would start, as it is inside now; '' where there is none, or nobody can tell."""
+        if not self.seen_at or not isinstance(operation, Exec):
+            return ""
+        return _digest_of(self.seen_at + operation.program, most=MOST_LOOKED_AT) or ""
 
     def _known(self, scope: int) -> int:
         """A scope that was never given out has no grant."""
@@ -446,6 +491,20 @@ class Task:
                 file.write(json.dumps(row) + "\n")
         except OSError:
             return
+
+
+def _digest_of(path: str, most: int | None = None) -> str | None:
+    """Return the digest of a regular file of at most so many bytes; None for anything else."""
+    import hashlib
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            known = stat.S_ISREG(facts.st_mode) and (most is None or facts.st_size <= most)
+            return hashlib.file_digest(file, "sha256").hexdigest() if known else None
+    except OSError:
+        return None
 
 
 def _nobody_answers(line: CallLine) -> None:

@@ -88,7 +88,7 @@ class Watched:
                 self.denials.append(message)
             case {"event": "stopping", "tasks": list(paths)}:
                 self.stopping = paths
-            case {"event": "waived" | "refused"}:
+            case {"event": "waived" | "refused" | "approvals" | "answered" | "word"}:
                 self.answer = message
 
     def seconds(self, row: Row) -> float:
@@ -230,8 +230,22 @@ def stop(run: Watched, path: str, seconds: float) -> tuple[list[str], list[str]]
 
 def waive(run: Watched, path: str, step: str, check: int, because: str) -> Row | None:
     """Have a check of a task's plan waived. Returns the answer (waived with the plan, refused with a reason); None: there is none."""
+    return _answer_of(run, op="waive", task=path, step=step, check=check, because=because)
+
+
+def questions(run: Watched) -> Row | None:
+    """Return what waits for the operator: `asks` says whether anybody is asked in the run, `waiting` has the questions."""
+    return _answer_of(run, op="approvals")
+
+
+def answer(run: Watched, approval: int, how: str, *, why: str = "", word: str = "") -> Row | None:
+    """Answer a question. Returns answered, word (it has to be typed, after a pause) or refused (with a reason); None: no answer."""
+    return _answer_of(run, op="answer", approval=approval, how=how, why=why, word=word)
+
+
+def _answer_of(run: Watched, **request: object) -> Row | None:
     run.answer = None
-    run.ask(op="waive", task=path, step=step, check=check, because=because)
+    run.ask(**request)
     deadline = time.monotonic() + PATIENCE
     while run.answer is None and not run.over and (left := deadline - time.monotonic()) > 0:
         listen([run], left)

@@ -1,0 +1,350 @@
+"""Where questions wait for the operator: each holds one program, or one change to a path, and nothing else of its task.
+
+In: questions of a run's own task, which decide() says an approval could permit. Out: for each, once, an Allow or a Deny. How
+one may be answered is in broker/decide/approval.py; every channel comes through `answer`, so its rules hold for all of them
+together. A thread of the desk's own looks at what a question would start, has the guard wait, and denies what nobody answered.
+
+INVARIANT: an answer is recorded before it is given, and is given to the one question that it was for (tests/task/test_desk.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.classify.risk import Assessment
+from broker.decide.approval import ApprovalHistory, Approved, Refuse, Request, TypedWord, next_prompt
+from broker.decide.verdict import Allow, Ask, Deny, Layer
+from broker.decide.wording import describe, escape
+from broker.errors import JournalError
+from broker.record import event
+from broker.request.operation import Exec, FileChange, Operation
+from broker.sha256 import sha256
+
+PATIENCE = 120.0  # seconds for an answer; then it is a Deny
+TICK = 1.0  # seconds between two words to the guard, which waits 30 s for each; and until a dead asker is noticed
+MOST_WAITING = 32
+MOST_WHY = 500  # characters
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Question:
+    """What is asked, and what to do about it. `settle` is called once, without any lock, unless it is withdrawn.
+
+    `number` is the guard's. `digest` returns what the program's file is now ('': it cannot be read); `wait` has the guard wait on.
+    `failed` is told that something could not be recorded: then nothing more may happen in the task.
+    """
+
+    number: int
+    tool: str
+    operation: Operation
+    assessment: Assessment
+    ask: Ask
+    settle: Callable[[Allow | Deny], None]
+    wait: Callable[[], None]
+    digest: Callable[[], str]
+    record: Callable[..., None]
+    failed: Callable[[JournalError], None]
+    began: float = 0.0
+    name: int = 0  # of the approval; 0: it is not shown yet
+    request: Request | None = None
+    word_asked: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """An answer as it came: `how` is once, session or deny. `channel` is where from, `who` the kernel's word for who that is."""
+
+    how: str
+    who: str
+    channel: str
+    why: str = ""
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The answer counts."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordWanted:
+    """The word has to be typed, not before so many seconds have passed."""
+
+    word: str
+    pause: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTaken:
+    """The answer changes nothing."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class ApprovalDesk:
+    """The desk of one run. `shown` is told of each question that an operator can answer now; it must not wait."""
+
+    patience: float = PATIENCE
+    shown: Callable[[dict[str, Any]], None] | None = None
+    tick: float = TICK
+    history: ApprovalHistory = field(default_factory=ApprovalHistory)
+    _waiting: dict[int, Question] = field(default_factory=dict)  # by the guard's number, in their order
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _names: int = 0
+    _settling: int = 0
+    _closed: bool = False
+
+    # From the link's thread, which never waits
+
+    def hold(self, question: Question) -> Deny | None:
+        """Take a question. Returns a Deny when there is no room; else it is settled later."""
+        with self._changed:
+            if self._closed or len(self._waiting) >= MOST_WAITING:
+                return _denial(question, "approval.queue", f"{MOST_WAITING} questions wait for the operator already.", "Wait for those.")
+            question.began = time.monotonic()
+            self._waiting[question.number] = question
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="approvals", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return None
+
+    def withdraw(self, number: int, reason: str = "the process that asked is gone") -> None:
+        """Take back the question with the guard's number. Raises JournalError when that cannot be recorded."""
+        with self._changed:
+            if (question := self._waiting.pop(number, None)) is not None and question.name:
+                question.record(event.APPROVAL_WITHDRAWN, approval=question.name, reason=reason)
+
+    # From whoever answers
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what can be answered now, oldest first, as it is shown."""
+        with self._changed:
+            return [self._row(one) for one in self._waiting.values() if one.name]
+
+    def answer(self, name: int, given: Given) -> Taken | WordWanted | NotTaken:
+        """Answer a question, if that is how it may be answered now."""
+        with self._changed:
+            question = self._named(name)
+        if question is None or question.request is None:
+            return NotTaken(reason=f"there is no question {name} that waits")
+        content = question.digest() if given.how != "deny" else ""
+        verdict: Allow | Deny
+        with self._changed:
+            if self._named(name) is not question:
+                return NotTaken(reason=f"question {name} was answered or withdrawn meanwhile")
+            request, now = question.request, time.monotonic()
+            try:
+                if given.how == "deny":
+                    verdict = _denied(question, given)
+                elif content != request.content:
+                    verdict = _denial(
+                        question, "approval.changed", "What it would start was changed while the operator was asked.",
+                        "Leave the file as it is, and ask again.",
+                    )  # fmt: skip
+                else:
+                    found = self._approved(question, request, given, now)
+                    if not isinstance(found, Allow):
+                        return found
+                    verdict = found
+                self._record_answer(question, verdict, given, now)
+            except JournalError as error:
+                question.failed(error)
+                return NotTaken(reason=str(error))
+            if isinstance(verdict, Allow):
+                self.history = self.history.after_approval(request, now, session=given.how == "session")
+            else:
+                self.history = self.history.after_denial(request, now)
+            self._take_off(question)
+        self._settle(question, verdict)
+        if isinstance(verdict, Deny) and given.how != "deny":
+            return NotTaken(reason=verdict.reason)
+        return Taken(seconds=now - question.began)
+
+    def _approved(self, question: Question, request: Request, given: Given, now: float) -> Allow | WordWanted | NotTaken:
+        prompt = next_prompt(self.history, request, now)
+        if isinstance(prompt, Refuse):
+            return NotTaken(reason=prompt.reason)
+        if given.how == "session" and not getattr(prompt, "session", True):
+            return NotTaken(reason="this can be approved once only: it cannot be undone, outlives the task, or starts what cannot be read")
+        if isinstance(prompt, TypedWord):
+            if given.word != prompt.word or question.word_asked is None:
+                question.word_asked = now
+                return WordWanted(word=prompt.word, pause=prompt.pause)
+            if now - question.word_asked < prompt.pause:
+                question.word_asked = now
+                return NotTaken(reason=f"that was typed too soon: read it for {prompt.pause} s, and type the word then")
+        return Allow(layer=Layer.APPROVAL, rule=f"approval.{given.how}", effects=question.assessment.effects)
+
+    # The desk's own thread
+
+    def close(self, reason: str = "the task has ended") -> None:
+        """Take back whatever waits, and take no more. May be called twice. Nothing is recorded after it."""
+        with self._changed:
+            self._closed = True
+            try:
+                for number in list(self._waiting):
+                    self.withdraw(number, reason)
+            except JournalError:
+                self._waiting.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._settling)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        told = time.monotonic()
+        while True:
+            with self._changed:
+                while not self._closed and not self._waiting:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                new = next((one for one in self._waiting.values() if one.request is None), None)
+                if new is None:
+                    self._changed.wait(max(0.0, self._next_due(told) - time.monotonic()))
+                    new = next((one for one in self._waiting.values() if one.request is None), None)
+                now = time.monotonic()
+                late = [one for one in self._waiting.values() if one.name and now - one.began >= self.patience]
+                waiting = list(self._waiting.values()) if now - told >= self.tick else []
+            for one in waiting:
+                one.wait()
+                told = now
+            for one in late:
+                self._nobody_answered(one)
+            if new is not None:
+                self._look_at(new)
+
+    def _next_due(self, told: float) -> float:
+        return min([told + self.tick, *(one.began + self.patience for one in self._waiting.values())])
+
+    def _look_at(self, question: Question) -> None:
+        """Show a new question, or settle it at once as an earlier answer says."""
+        effects = question.assessment.effects | question.ask.effects
+        operation = sha256(event.encode({"operation": event.plain(question.operation)})).hexdigest()
+        request = Request(operation=operation, effects=effects, content=question.digest())
+        verdict: Allow | Deny | None = None
+        with self._changed:
+            if question.number not in self._waiting:
+                return
+            now = time.monotonic()
+            prompt = next_prompt(self.history, request, now)
+            try:
+                if isinstance(prompt, Refuse):
+                    verdict = _denial(question, "approval.again", prompt.reason, "Do it another way, or tell the operator why it is needed.")
+                else:
+                    self._names += 1
+                    question.request, question.name = request, self._names
+                    question.record(event.APPROVAL_ASKED, **self._asked(question, request))
+                    if isinstance(prompt, Approved):
+                        verdict = Allow(layer=Layer.APPROVAL, rule="approval.session", effects=effects)
+                        self._record_answer(question, verdict, Given(how="session", who="", channel="session"), now)
+            except JournalError as error:
+                question.failed(error)
+                return
+            if verdict is not None:
+                self._take_off(question)
+            row = self._row(question) if verdict is None else {}
+        if verdict is not None:
+            self._settle(question, verdict)
+        elif self.shown is not None:
+            self.shown(row)
+
+    def _nobody_answered(self, question: Question) -> None:
+        with self._changed:
+            if self._waiting.get(question.number) is not question or question.request is None:
+                return
+            now = time.monotonic()
+            verdict = _denial(
+                question, "approval.timeout", f"The operator was asked, and did not answer within {self.patience:.0f} s.",
+                "Go on without it, or ask again later.",
+            )  # fmt: skip
+            try:
+                self._record_answer(question, verdict, Given(how="deny", who="", channel="timeout"), now)
+            except JournalError as error:
+                question.failed(error)
+                return
+            self.history = self.history.after_denial(question.request, now)
+            self._take_off(question)
+        self._settle(question, verdict)
+
+    def _take_off(self, question: Question) -> None:
+        """From here on nobody else can settle it. With the lock held."""
+        del self._waiting[question.number]
+        self._settling += 1
+
+    def _settle(self, question: Question, verdict: Allow | Deny) -> None:
+        """Pass the verdict on, without the lock: a denial is told to the tree, and to whoever watches it."""
+        try:
+            question.settle(verdict)
+        except JournalError as error:
+            question.failed(error)
+        finally:
+            with self._changed:
+                self._settling -= 1
+                self._changed.notify_all()
+
+    # What is said of a question
+
+    def _named(self, name: int) -> Question | None:
+        return next((one for one in self._waiting.values() if one.name == name), None)
+
+    def _asked(self, question: Question, request: Request) -> dict[str, object]:
+        return {
+            "approval": question.name, "tool": question.tool, "operation": question.operation,
+            "effects": request.effects, "refused": question.ask.effects, "rule": question.ask.rule,
+            "reason": question.ask.reason, "sha256": request.content, "patience": self.patience,
+        }  # fmt: skip
+
+    def _record_answer(self, question: Question, verdict: Allow | Deny, given: Given, now: float) -> None:
+        question.record(
+            event.APPROVAL_ANSWERED, approval=question.name, verdict="allow" if isinstance(verdict, Allow) else "deny",
+            layer=verdict.layer, rule=verdict.rule, answer=given.how, who=given.who, channel=given.channel,
+            seconds=round(now - question.began, 3), why=given.why[:MOST_WHY], word=question.word_asked is not None,
+        )  # fmt: skip
+
+    def _row(self, question: Question) -> dict[str, Any]:
+        """Return a question as a channel shows it: nothing in it was written by a model but what the program is given."""
+        assert question.request is not None
+        operation, now = question.operation, time.monotonic()
+        prompt = next_prompt(self.history, question.request, now)
+        row: dict[str, Any] = {
+            "approval": question.name, "tool": question.tool, "what": describe(operation),
+            "class": question.request.risk.label, "effects": event.labels(question.request.effects),
+            "refused": event.labels(question.ask.effects), "rule": question.ask.rule, "reason": question.ask.reason,
+            "reasons": [
+                {"rule": one.rule, "class": one.risk.label, "text": escape(one.text)} for one in question.assessment.reasons
+            ],
+            "sha256": question.request.content, "session": getattr(prompt, "session", False),
+            "word": prompt.word if isinstance(prompt, TypedWord) else "",
+            "seconds": round(now - question.began, 1), "left": round(max(0.0, question.began + self.patience - now), 1),
+        }  # fmt: skip
+        match operation:
+            case Exec():
+                row |= {"argv": list(operation.argv), "path": operation.path, "program": operation.program, "cwd": operation.cwd}
+                row |= {"env": [list(pair) for pair in operation.env]}
+            case FileChange():
+                row |= {"action": operation.action.value, "path": operation.path, "other": operation.other}
+            case _:
+                pass
+        return row
+
+
+def _denied(question: Question, given: Given) -> Deny:
+    why = escape(given.why[:MOST_WHY]).strip()
+    reason = f"The operator was asked, and said no: {why}" if why else "The operator was asked, and said no."
+    return _denial(question, "approval.denied", reason, "Do as the operator says." if why else "Do it another way, or leave it.")
+
+
+def _denial(question: Question, rule: str, reason: str, hint: str) -> Deny:
+    return Deny(
+        what=describe(question.operation), effects=question.ask.effects, layer=Layer.APPROVAL, rule=rule, reason=reason, hint=hint,
+    )  # fmt: skip

@@ -1,0 +1,317 @@
+"""The desk where questions wait: who is held, what an answer is bound to, what is recorded before it, and what ends a question."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from broker.classify.context import Context
+from broker.classify.risk import Risk
+from broker.decide.envelope import Envelope
+from broker.decide.profile import Profile, up_to
+from broker.decide.trust import Trust
+from broker.decide.verdict import Deny
+from broker.enforce import wire
+from broker.record import event
+from broker.record.journal import Journal, read
+from broker.task.desk import MOST_WAITING, ApprovalDesk, Given, NotTaken, Taken, WordWanted
+from broker.task.task import Task
+from conformance.fits_schema import undescribed, unfit
+
+PROFILE = Profile(name="builder", max_risk=Risk.LOCAL_WRITE, effects=up_to(Risk.LOCAL_WRITE))
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T]) -> T:
+    end = time.monotonic() + 20
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    return found
+
+
+class Bench:
+    """A task with a desk and a real journal, the questions of an imagined guard, and what that is sent."""
+
+    def __init__(self, place: Path, **how: Any) -> None:
+        self.root = place / "root"
+        (self.root / "usr/bin").mkdir(parents=True)
+        self.tool("curl", "#!/bin/sh\n")
+        (place / "run").mkdir()
+        self.journal = Journal.create(place / "state")
+        self.shown: list[dict[str, Any]] = []
+        self.desk = ApprovalDesk(shown=self.shown.append, **how)
+        self.sent: list[wire.Answer] = []
+        self.ended: list[Exception] = []
+        self.task = Task(
+            path="root", envelope=Envelope(profile=PROFILE, trust=Trust.TRUSTED), journal=self.journal, run_dir=str(place / "run"),
+            context=Context(cwd="/w", home="/home/agent", workspace="/w"),
+        )  # fmt: skip
+        self.task.approvals, self.task.send, self.task.seen_at = self.desk, self.sent.append, str(self.root)
+        self.task.end = self.ended.append
+        self.number = 0
+
+    def tool(self, name: str, content: str) -> None:
+        (self.root / "usr/bin" / name).write_text(content)
+
+    def ask(self, *argv: str, pid: int = 7, path: str = "", env: tuple[tuple[str, str], ...] = ()) -> wire.Answer | None:
+        self.number += 1
+        program = f"/usr/bin/{argv[0]}"
+        return self.task.exec_asked(
+            wire.ExecAsked(
+                request=self.number, pid=pid, spawn=1, scope=0, dev=1, ino=2, path=path or program, program=program, cwd="/w",
+                shebang="", argv=argv, env=env,
+            )
+        )  # fmt: skip
+
+    def waits(self, *argv: str, **how: Any) -> int:
+        """Ask, and wait until it is shown. Returns its name."""
+        count = len(self.shown)
+        assert self.ask(*argv, **how) is None
+        until(lambda: len(self.shown) > count)
+        return int(self.shown[-1]["approval"])
+
+    def answers(self) -> list[wire.Answer]:
+        return [one for one in self.sent if not one.wait_longer]
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [one for one in read(self.journal.path) if one["type"] in kinds]
+
+    def say(self, name: int, how: str = "once", **more: str) -> Taken | WordWanted | NotTaken:
+        return self.desk.answer(name, Given(how=how, who="ada (uid 1)", channel="test", **more))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def bench(**how: Any) -> Bench:
+        made.append(Bench(tmp_path, **how))
+        return made[-1]
+
+    yield bench
+    for one in made:
+        one.desk.close()
+        one.journal.close()
+
+
+@pytest.fixture
+def bench(make: Callable[..., Bench]) -> Bench:
+    return make()
+
+
+def test_what_an_approval_could_permit_is_held_and_everything_else_is_answered_meanwhile(bench: Bench) -> None:
+    bench.waits("curl", "http://x")
+
+    passed = bench.ask("ls")
+    assert passed is not None
+    assert passed.allow
+    assert bench.sent == []
+
+
+def test_an_approval_is_given_to_its_question_once_and_the_guard_keeps_nothing_of_it(bench: Bench) -> None:
+    first, second = bench.waits("curl", "http://x"), bench.waits("curl", "http://y")
+
+    assert isinstance(bench.say(second), Taken)
+    assert [(one.request, one.allow, one.cache) for one in bench.answers()] == [(2, True, False)]
+    assert isinstance(bench.say(second), NotTaken)
+    assert [row["approval"] for row in bench.desk.rows()] == [first]
+    assert bench.waits("curl", "http://y") == 3
+
+
+def test_question_and_answer_are_recorded_in_that_order_before_the_answer_is_sent(make: Callable[..., Bench]) -> None:
+    bench = make()
+    recorded: list[list[str]] = []
+    bench.task.send = lambda _answer: recorded.append([one["type"] for one in bench.events("approval.asked", "approval.answered")])
+
+    bench.say(bench.waits("curl", "http://x"))
+
+    assert recorded == [["approval.asked", "approval.answered"]]
+    asked, answered = bench.events("approval.asked", "approval.answered")
+    assert (asked["operation"]["argv"], asked["refused"]) == (["curl", "http://x"], ["network_egress"])
+    assert len(asked["sha256"]) == 64
+    assert (answered["who"], answered["channel"], answered["answer"], answered["layer"]) == ("ada (uid 1)", "test", "once", "approval")
+    assert answered["seconds"] >= 0
+    assert (unfit([asked, answered]), undescribed([asked, answered])) == ([], set())
+    decided = bench.events("exec.decided")[0]
+    assert (decided["verdict"], decided["given"]["interactive"]) == ("ask", True)
+
+
+def test_a_denial_says_why_and_is_a_denial_like_any_other(bench: Bench) -> None:
+    bench.say(bench.waits("curl", "http://x"), "deny", why="there is \x1b[31mno network")
+
+    [answer] = bench.answers()
+    assert (answer.allow, answer.note) == (False, (
+        "broker: denied curl http://x: The operator was asked, and said no: there is \\x1b[31mno network "
+        "Instead: Do as the operator says.\n"
+    ))  # fmt: skip
+    [row] = bench.task.denials.as_result()
+    assert (row["layer"], row["rule"], row["approvable"]) == ("approval", "approval.denied", False)
+
+
+def test_a_program_that_was_changed_while_the_operator_looked_does_not_start(bench: Bench) -> None:
+    name = bench.waits("curl", "http://x")
+    bench.tool("curl", "#!/bin/sh\nrm -rf /\n")
+
+    assert bench.say(name) == NotTaken(reason="What it would start was changed while the operator was asked.")
+    assert [one.allow for one in bench.answers()] == [False]
+    assert bench.events("approval.answered")[0]["rule"] == "approval.changed"
+
+
+def test_for_the_session_is_for_the_same_argv_program_folder_and_environment(bench: Bench) -> None:
+    assert isinstance(bench.say(bench.waits("curl", "http://x"), "session"), Taken)
+
+    assert bench.ask("curl", "http://x") is None
+    until(lambda: len(bench.answers()) == 2)
+    assert [one.allow for one in bench.answers()] == [True, True]
+    assert [one["channel"] for one in bench.events("approval.answered")] == ["test", "session"]
+    assert len(bench.shown) == 1
+
+    bench.waits("curl", "http://x", "-v")
+    bench.waits("curl", "http://x", env=(("LD_PRELOAD", "/w/x.so"),))
+    bench.tool("curl", "another")
+    bench.waits("curl", "http://x")
+
+
+def test_what_cannot_be_undone_is_never_approved_for_the_session(bench: Bench) -> None:
+    bench.tool("rm", "x")
+    name = bench.waits("rm", "-rf", "/w")
+
+    assert not bench.shown[0]["session"]
+    assert isinstance(bench.say(name, "session"), NotTaken)
+    assert bench.answers() == []
+    assert isinstance(bench.say(name), Taken)
+
+
+def test_the_fourth_within_a_minute_takes_the_word_and_not_too_soon(bench: Bench) -> None:
+    names = [bench.waits("curl", f"http://{number}") for number in range(4)]
+    for name in names[:3]:
+        assert isinstance(bench.say(name), Taken)
+
+    assert bench.say(names[3], word="approve") == WordWanted(word="approve", pause=1.5)
+    assert isinstance(bench.say(names[3], word="approve"), NotTaken)
+    assert len(bench.answers()) == 3
+    bench.desk._waiting[4].word_asked = time.monotonic() - 1.6
+    assert isinstance(bench.say(names[3], word="approve"), Taken)
+    assert bench.events("approval.answered")[-1]["word"]
+
+
+def test_what_was_denied_is_not_asked_about_again_at_once(bench: Bench) -> None:
+    bench.say(bench.waits("curl", "http://x"), "deny")
+
+    assert bench.ask("curl", "http://x", pid=8) is None
+    until(lambda: len(bench.answers()) == 2)
+    assert [one.allow for one in bench.answers()] == [False, False]
+    assert len(bench.shown) == 1
+
+
+def test_the_same_start_by_another_name_of_the_path_is_not_another_question(bench: Bench) -> None:
+    bench.say(bench.waits("curl", "http://x"), "deny")
+
+    again = bench.ask("curl", "http://x", path="/bin/curl")
+    assert again is not None
+    assert not again.allow
+    assert bench.task.denials.total == 1
+
+
+def test_nobody_answers_in_time(make: Callable[..., Bench]) -> None:
+    bench = make(patience=0.05)
+    bench.waits("curl", "http://x")
+
+    until(bench.answers)
+    assert not bench.answers()[0].allow
+    answered = bench.events("approval.answered")[0]
+    assert (answered["channel"], answered["rule"], answered["verdict"]) == ("timeout", "approval.timeout", "deny")
+    assert bench.desk.rows() == []
+
+
+def test_the_guard_is_told_to_wait_on(make: Callable[..., Bench]) -> None:
+    bench = make(tick=0.01)
+    bench.waits("curl", "http://x")
+
+    until(lambda: len(bench.sent) > 3)
+    assert {(one.request, one.wait_longer, one.allow) for one in bench.sent} == {(1, True, False)}
+
+
+def test_when_the_asker_is_gone_its_question_is_too(bench: Bench) -> None:
+    name = bench.waits("curl", "http://x")
+
+    bench.task.withdrawn(1)
+
+    assert bench.desk.rows() == []
+    assert isinstance(bench.say(name), NotTaken)
+    withdrawn = bench.events("approval.withdrawn")
+    assert [one["reason"] for one in withdrawn] == ["the process that asked is gone"]
+    assert unfit(withdrawn) == []
+
+
+def test_at_the_end_of_the_task_nothing_waits_and_nothing_more_is_taken(bench: Bench) -> None:
+    bench.waits("curl", "http://x")
+    bench.desk.close()
+
+    refused = bench.ask("curl", "http://y")
+    assert refused is not None
+    assert not refused.allow
+    assert [one["reason"] for one in bench.events("approval.withdrawn")] == ["the task has ended"]
+    assert bench.answers() == []
+
+
+def test_more_questions_than_anybody_can_answer_are_refused_at_once(bench: Bench) -> None:
+    for number in range(MOST_WAITING):
+        assert bench.ask("curl", f"http://{number}") is None
+
+    refused = bench.ask("curl", "http://z")
+    assert refused is not None
+    assert not refused.allow
+    assert bench.task.denials.as_result()[-1]["rule"] == "approval.queue"
+
+
+def test_an_answer_that_cannot_be_recorded_is_not_given_and_ends_the_task(bench: Bench) -> None:
+    name = bench.waits("curl", "http://x")
+    bench.journal.close()
+
+    assert isinstance(bench.say(name), NotTaken)
+    assert bench.answers() == []
+    assert len(bench.ended) == 1
+    bench.desk._waiting.clear()
+
+
+def test_of_two_answers_at_once_one_counts(bench: Bench) -> None:
+    name = bench.waits("curl", "http://x")
+    barrier, said = threading.Barrier(8), []
+
+    def answer() -> None:
+        barrier.wait()
+        said.append(bench.say(name))
+
+    threads = [threading.Thread(target=answer) for _ in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+    assert sum(isinstance(one, Taken) for one in said) == 1
+    assert len(bench.answers()) == 1
+    assert len(bench.events(event.APPROVAL_ANSWERED)) == 1
+
+
+def test_nobody_is_asked_where_there_is_no_desk(bench: Bench) -> None:
+    bench.task.approvals = None
+
+    refused = bench.ask("curl", "http://x")
+    assert refused is not None
+    assert not refused.allow
+    assert bench.events("approval.asked") == []
+
+
+def test_a_question_of_another_kind_is_never_held(bench: Bench) -> None:
+    from broker.request.operation import Exec
+
+    _, verdict = bench.task.judge(Exec(argv=("curl", "http://x"), path="/usr/bin/curl", program="/usr/bin/curl", cwd="/w"))
+
+    assert isinstance(verdict, Deny)
