@@ -51,7 +51,7 @@ class Adapter:
     """An agent as its file describes it. In texts, {url} is where the gateway listens inside.
 
     `arguments` come in front of the operator's, `env` into the environment, `files` to /run/broker. `unattended` is how it is
-    given a task without anybody there ({prompt}). The rest is as in broker.decide.agent.Agent; helpers' programs are names.
+    given a task without anybody there ({prompt}). `seed` are files that a kept home begins with. The rest is as in broker.decide.agent.Agent; helpers' programs are names.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Adapter:
     settings: tuple[str, ...] = ()
     wrappers: tuple[Shape, ...] = ()
     sets: tuple[tuple[str, str], ...] = ()
+    seed: Mapping[str, str] = field(default_factory=dict)
 
 
 def folders() -> tuple[Path, ...]:
@@ -96,7 +97,7 @@ def load_adapter(name: str, workspace: Path | None = None) -> Adapter:
 
 _KEYS = {
     "title": str, "program": str, "install": str, "learnt": str, "arguments": list, "unattended": list, "env": dict,
-    "files": dict, "model": dict, "helpers": list, "state": list, "settings": list, "wrappers": list, "sets": dict,
+    "files": dict, "model": dict, "helpers": list, "state": list, "settings": list, "wrappers": list, "sets": dict, "seed": dict,
 }  # fmt: skip
 _NEEDED = ("title", "program", "install")
 _MODEL = ("gateway", "upstream", "header", "key", "form", "paths")
@@ -121,7 +122,7 @@ def _read(path: Path, name: str, content: bytes) -> Adapter:
             arguments=_texts(table, "arguments"), unattended=_texts(table, "unattended"), env=_pairs(table, "env"),
             files=_pairs(table, "files"), model=_model(table.get("model")), helpers=tuple(map(_helper, table.get("helpers", ()))),
             state=_texts(table, "state"), settings=_texts(table, "settings"), wrappers=tuple(map(_shape, table.get("wrappers", ()))),
-            sets=tuple(_pairs(table, "sets").items()),
+            sets=tuple(_pairs(table, "sets").items()), seed=_pairs(table, "seed"),
         )  # fmt: skip
     except ValueError as error:
         raise AdapterError(f"{path}: {error}") from None

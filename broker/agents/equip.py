@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
     url = f"http://127.0.0.1:{port_of(gateways, adapter.model.gateway) if adapter.model else FIRST_PORT}"
 
     def filled(text: str) -> str:
-        return text.replace("{url}", url).replace("{files}", FILES).replace("{workspace}", workspace)
+        return text.replace("{url}", url).replace("{files}", FILES).replace("{workspace}", os.path.realpath(workspace))
 
     env = {name: filled(value) for name, value in adapter.env.items()}
     if installed.path:
@@ -56,7 +57,7 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
     agent = Agent(
         name=adapter.name, programs=_PLACES if in_image else (installed.package,), runtimes=(installed.runtime,) if installed.runtime else (),
         helpers=adapter.helpers, state=adapter.state, settings=adapter.settings, wrappers=adapter.wrappers, sets=adapter.sets,
-        home=_home(home, workspace) if home else "",
+        home=_home(home, workspace, {name: filled(text) for name, text in adapter.seed.items()}) if home else "",
     )  # fmt: skip
     return Equipped(
         profile=replace(
@@ -113,8 +114,11 @@ def _gateway(model: Model) -> Gateway:
     )  # fmt: skip
 
 
-def _home(folder: str, workspace: str) -> str:
-    """Return the real path of the agent's home, made if it is missing. Raises UsageError for one that would show too much."""
+def _home(folder: str, workspace: str, seed: Mapping[str, str]) -> str:
+    """Return the real path of the agent's home, made if it is missing. Raises UsageError for one that would show too much.
+
+    Only a home that is made here is seeded: in an older one, links of the task's could lead anywhere.
+    """
     path = os.path.realpath(folder)
     work = os.path.realpath(workspace)
     own = os.path.realpath(os.path.expanduser("~"))
@@ -126,8 +130,11 @@ def _home(folder: str, workspace: str) -> str:
     owner = os.stat(work)
     try:
         os.mkdir(path, 0o700)
+        for name, text in seed.items():
+            Path(path, name).write_text(text, encoding="utf-8")
         if os.geteuid() == 0:
-            os.chown(path, owner.st_uid, owner.st_gid)
+            for made in (path, *(os.path.join(path, name) for name in seed)):
+                os.chown(made, owner.st_uid, owner.st_gid)
     except FileExistsError:
         pass
     except OSError as error:

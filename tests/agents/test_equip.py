@@ -184,3 +184,12 @@ def test_a_profile_can_name_its_agent(place: Path) -> None:
     assert profile.agent is not None
     assert (profile.agent.name, profile.agent.helpers, profile.agent.programs) == ("claude", (), ())
     assert profile.digest != Profile(name="mine").digest
+
+
+def test_only_a_home_that_is_made_is_seeded(place: Path) -> None:
+    ready(place, home=str(place / "new"))
+    assert str(place / "work") in (place / "new" / ".claude.json").read_text()
+    (place / "old").mkdir(mode=0o700)
+    (place / "old" / ".claude.json").symlink_to(place / "operator")  # as a task could have left it
+    ready(place, home=str(place / "old"))
+    assert not (place / "operator").exists()
