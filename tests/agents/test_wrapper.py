@@ -148,8 +148,8 @@ PIECES = [
 
 
 @pytest.mark.parametrize("text", PIECES)
-@pytest.mark.parametrize("agent", ["claude", "gemini"])
-def test_bash_starts_in_the_wrapper_what_it_starts_without_it(text: str, agent: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("name", ["claude", "gemini"])
+def test_bash_starts_in_the_wrapper_what_it_starts_without_it(text: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("started")
     (folder / "helper").write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {folder}/log\n')
     (folder / "helper").chmod(0o755)
@@ -161,8 +161,8 @@ def test_bash_starts_in_the_wrapper_what_it_starts_without_it(text: str, agent: 
         return sorted(log.read_text().splitlines())  # the two ends of a pipe start in either order
 
     alone = started(("bash", "-c", text))
-    wrapped = claude(quoted(text)) if agent == "claude" else gemini(text)
-    assert inner(wrapped, CLAUDE if agent == "claude" else GEMINI) == text
+    wrapped = claude(quoted(text)) if name == "claude" else gemini(text)
+    assert inner(wrapped, CLAUDE if name == "claude" else GEMINI) == text
     # What is broken by itself, and is refused for that, may be broken otherwise in Gemini CLI's wrapper: it stands in its middle.
     if subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False).stderr:
         return
