@@ -144,6 +144,37 @@ def test_the_fourth_approval_takes_a_word_typed_at_a_terminal(broker: Broker) ->
     assert [one["word"] for one in answered] == [False, False, False, True]
 
 
+def test_a_watch_on_a_terminal_shows_the_question_and_takes_the_answer(broker: Broker) -> None:
+    pid, terminal = pty.fork()
+    if not pid:
+        words = [os.fsencode(word) for word in broker.words("approvals", "watch")]
+        os.execve(shutil.which(words[0]) or words[0], words, broker.settings())
+    try:
+        with held(broker, "curl -s $'http://a.invalid/\\e[31m'; echo $?; curl -s http://b.invalid; echo $?") as running:
+            seen = answered(terminal, b"http://a.invalid/", b"o\n")
+            assert b"\x1b[31m" not in seen.partition(b"argv   2")[2]
+            assert b"http://a.invalid/\\x1b[31m" in seen
+            answered(terminal, b"http://b.invalid", b"w\nnot now\n")
+            done = running.finish()
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    assert done.out == b"3\n126\n"  # curl has started, and does not like the address
+    assert b"said no: not now" in done.err
+
+
+def answered(terminal: int, question: bytes, keys: bytes) -> bytes:
+    """Wait for the prompt behind a question, and type."""
+    seen, end = b"", time.monotonic() + 30
+    while question not in seen or b"say why" not in seen.partition(question)[2]:
+        assert time.monotonic() < end, seen
+        if select.select([terminal], [], [], 1)[0]:
+            seen += os.read(terminal, 65536)
+    os.write(terminal, keys)
+    return seen
+
+
 def typed(broker: Broker, name: str, *, early: bytes, then: bytes) -> int:
     """Approve on a terminal of our own; `early` is typed before the prompt for the word, `then` after it, and then Ctrl-D."""
     pid, terminal = pty.fork()

@@ -24,7 +24,8 @@ from broker.enforce.runtime import OwnerMark
 from broker.errors import HostCannotEnforce
 from broker.task import watching
 from broker.task.control import MOST_DENIALS, MOST_READERS, MOST_REQUEST, MOST_WAITING, Control
-from broker.task.control_socket import FOLDER, control_folder, listen, socket_name
+from broker.task.control_socket import FOLDER, control_folder, is_operator_himself, listen, socket_name
+from broker.task.desk import ApprovalDesk
 from broker.task.tree import Node, Tree
 
 RUN = "20261130-043055-7f3a"
@@ -370,6 +371,31 @@ def test_another_user_is_turned_away_even_where_the_modes_let_them_in(base: Path
 def test_a_process_of_a_pid_namespace_below_is_turned_away_even_as_root(base: Path, run: Run) -> None:
     assert asked(base, "unshare", "--pid", "--fork", "--") == ""
     assert run.stops == []
+
+
+def test_only_the_operator_himself_answers_what_a_run_asks(base: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.control._approvals = ApprovalDesk()
+    one = connected()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("broker.task.control.is_operator_himself", lambda _connection: False)
+        assert watching.answer(one, 1, "once") == {"event": "refused", "reason": "only the user whose run it is can answer"}
+    assert watching.answer(one, 1, "once") == {"event": "refused", "reason": "there is no question 1 that waits"}
+
+
+def test_the_operator_himself_is_who_the_kernel_says_has_our_uid(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = socket.socketpair()
+    with ours, other:
+        assert is_operator_himself(ours)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert not is_operator_himself(ours)
+
+
+def test_a_run_in_which_nobody_is_asked_says_so(base: Path, run: Run) -> None:
+    one = connected()
+
+    assert watching.questions(one) == {"event": "approvals", "asks": False, "waiting": []}
+    assert watching.answer(one, 1, "once") == {"event": "refused", "reason": "nobody is asked in this run"}
 
 
 def test_a_folder_that_others_could_put_something_into_is_refused(base: Path) -> None:

@@ -309,6 +309,25 @@ def test_nobody_is_asked_where_there_is_no_desk(bench: Bench) -> None:
     assert bench.events("approval.asked") == []
 
 
+def test_a_shell_whose_commands_come_to_the_gate_by_themselves_starts_without_a_question(bench: Bench) -> None:
+    passed = bench.ask("bash", "-c", "curl http://x; echo done")
+
+    assert passed is not None
+    assert passed.allow
+    assert bench.events("exec.decided")[0]["rule"] == "shell.deferred"
+
+
+def test_a_change_to_a_path_is_held_and_never_approved_for_the_session(bench: Bench) -> None:
+    asked = wire.FileAsked(request=1, pid=7, spawn=1, scope=0, op=wire.FileOp.WRITE, path="/w/.github/workflows/ci.yml", other="")
+    assert bench.task.file_asked(asked) is None
+    [row] = until(bench.desk.rows)
+
+    assert (row["path"], row["action"], row["class"], row["session"]) == ("/w/.github/workflows/ci.yml", "write", "persistence", False)
+    assert isinstance(bench.say(1, "session"), NotTaken)
+    assert isinstance(bench.say(1), Taken)
+    assert bench.answers() == [wire.Answer(request=1, allow=True)]
+
+
 def test_a_question_of_another_kind_is_never_held(bench: Bench) -> None:
     from broker.request.operation import Exec
 
