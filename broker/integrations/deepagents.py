@@ -5,11 +5,19 @@ In: shell texts and files. Out: what its own backends would return; a refusal is
 
 from __future__ import annotations
 
+import asyncio
 import os
+from importlib.metadata import version
 from types import TracebackType
 from typing import Literal, Self
 
-from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
+from deepagents.backends.protocol import (
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileUploadResponse,
+    LsResult,
+    WriteResult,
+)
 from deepagents.backends.sandbox import BaseSandbox
 
 from broker.api.values import Outcome
@@ -20,6 +28,7 @@ from broker.integrations.place import Place, Settings, error_of
 __all__ = ["BrokerBackend"]
 
 KEPT = 1 << 20  # bytes of each stream
+REPLACES = tuple(map(int, version("deepagents").split(".")[:2])) >= (0, 7)  # before, `write` was for new files only
 SECONDS = 30 * 60  # for a command without a limit of its own
 
 
@@ -72,6 +81,40 @@ class BrokerBackend(BaseSandbox):
         return ExecuteResponse(
             output=output, exit_code=result.exit_code, truncated=max(result.stdout_bytes, result.stderr_bytes) > KEPT
         )
+
+    # These two would run Python in the sandbox, which a profile that runs no code refuses, and `ls` would list nothing then.
+
+    def ls(self, path: str) -> LsResult:
+        """List a folder with `find`."""
+        words = ["find", "-H", os.path.join("/", path), "-mindepth", "1", "-maxdepth", "1", "-printf", "%y%p\\0"]
+        try:
+            found = self._place.run(words, seconds=self._seconds, keep=KEPT)
+        except (BrokerError, OSError) as error:
+            return LsResult(error=f"Error: {error}")
+        if found.exit_code or found.stdout_bytes > KEPT:
+            return LsResult(error=f"Error: {found.reason or found.stderr.strip() or 'there is too much in it'}")
+        return LsResult(entries=[{"path": one[1:], "is_dir": one[0] == "d"} for one in sorted(found.stdout.split("\0")) if one])
+
+    async def als(self, path: str) -> LsResult:
+        """List a folder."""
+        return await asyncio.to_thread(self.ls, path)
+
+    def write(self, file_path: str, content: str) -> WriteResult:
+        """Write a whole file, with the folders above it."""
+        if not os.path.isabs(file_path):
+            return WriteResult(error=f"Error: {file_path!r} is no absolute path")
+        try:
+            result = self._place.write(file_path, content, new=not REPLACES)
+        except BrokerError as failure:
+            return WriteResult(error=f"Error: {failure}")
+        if result.status == "changed":
+            return WriteResult(error=f"Error: File already exists: {file_path!r}")
+        error = _word(error_of(result, file_path))
+        return WriteResult(error=f"Failed to write file '{file_path}': {error}") if error else WriteResult(path=file_path)
+
+    async def awrite(self, file_path: str, content: str) -> WriteResult:
+        """Write a whole file."""
+        return await asyncio.to_thread(self.write, file_path, content)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files, each by itself, with the folders above it."""

@@ -81,9 +81,9 @@ class Place:
         """Read a file as the task sees it."""
         return files.read_file(self.task, path, stop or Stop(), most=most)
 
-    def write(self, path: str, content: bytes | str, stop: Stop | None = None) -> FileResult:
-        """Write a whole file, with the folders above it."""
-        return files.write_file(self.task, path, content, stop or Stop())
+    def write(self, path: str, content: bytes | str, stop: Stop | None = None, *, new: bool = False) -> FileResult:
+        """Write a whole file, with the folders above it. `new`: only if there is none."""
+        return files.write_file(self.task, path, content, stop or Stop(), new=new)
 
     def close(self, *, land: bool = True) -> Outcome:
         """End it: its changes land if the settings say so and `land` does, and are thrown away otherwise. Twice is once."""
