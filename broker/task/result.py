@@ -142,7 +142,7 @@ _MEMORY = "the memory limit was reached (sandbox.memory)"
 
 
 def _not_started(error: int, step: str, shared: dict[str, Any]) -> Result:
-    if error == errno.ENOENT:
+    if error == errno.ENOENT and step != "chdir":  # it is the folder that is missing then, and the command was not looked for
         return Result(status="not_found", exit_code=NOT_FOUND, reason="the command was not found in the sandbox", **shared)
     denied = error in (errno.EACCES, errno.EPERM) and shared["denied_count"] > 0
     return Result(

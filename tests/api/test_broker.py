@@ -295,6 +295,14 @@ def test_files_are_read_and_written_inside_and_a_newer_one_is_not_overwritten(ma
     assert opened.journal.read_text().count('"tool.called"') == 10
 
 
+def test_a_folder_that_is_not_there_is_not_taken_for_a_missing_command(make: Make) -> None:
+    with make() as opened:
+        ran = opened.run(["true"], cwd="missing")
+        assert (ran.status, ran.exit_code) == ("failed", 126)
+        assert ran.reason == "the command did not start: No such file or directory (chdir)"
+        assert opened.run(["no-such-program"]).status == "not_found"
+
+
 def test_a_file_that_is_read_only_is_not_replaced(make: Make, workspace: Path) -> None:
     with make() as opened:
         assert opened.write_file("kept", "one").ok
