@@ -137,37 +137,44 @@ class ApprovalDesk:
         if question is None or question.request is None:
             return NotTaken(reason=f"there is no question {name} that waits")
         content = question.digest() if given.how != "deny" else ""
-        verdict: Allow | Deny
+        try:
+            verdict = self._decided(question, question.request, given, content)
+        except JournalError as error:
+            question.failed(error)
+            return NotTaken(reason=str(error))
+        if isinstance(verdict, (WordWanted, NotTaken)):
+            return verdict
+        seconds = time.monotonic() - question.began
+        self._settle(question, verdict)
+        if isinstance(verdict, Deny) and given.how != "deny":
+            return NotTaken(reason=verdict.reason)
+        return Taken(seconds=seconds)
+
+    def _decided(self, question: Question, request: Request, given: Given, content: str) -> Allow | Deny | WordWanted | NotTaken:
+        """Say what an answer comes to. What it settles is recorded, and nobody else can settle it any more. Raises JournalError."""
         with self._changed:
-            if self._named(name) is not question:
-                return NotTaken(reason=f"question {name} was answered or withdrawn meanwhile")
-            request, now = question.request, time.monotonic()
-            try:
-                if given.how == "deny":
-                    verdict = _denied(question, given)
-                elif content != request.content:
-                    verdict = _denial(
-                        question, "approval.changed", "What it would start was changed while the operator was asked.",
-                        "Leave the file as it is, and ask again.",
-                    )  # fmt: skip
-                else:
-                    found = self._approved(question, request, given, now)
-                    if not isinstance(found, Allow):
-                        return found
-                    verdict = found
-                self._record_answer(question, verdict, given, now)
-            except JournalError as error:
-                question.failed(error)
-                return NotTaken(reason=str(error))
+            if self._named(question.name) is not question:
+                return NotTaken(reason=f"question {question.name} was answered or withdrawn meanwhile")
+            now = time.monotonic()
+            verdict: Allow | Deny | WordWanted | NotTaken
+            if given.how == "deny":
+                verdict = _denied(question, given)
+            elif content != request.content:
+                verdict = _denial(
+                    question, "approval.changed", "What it would start was changed while the operator was asked.",
+                    "Leave the file as it is, and ask again.",
+                )  # fmt: skip
+            else:
+                verdict = self._approved(question, request, given, now)
+            if isinstance(verdict, (WordWanted, NotTaken)):
+                return verdict
+            self._record_answer(question, verdict, given, now)
             if isinstance(verdict, Allow):
                 self.history = self.history.after_approval(request, now, session=given.how == "session")
             else:
                 self.history = self.history.after_denial(request, now)
             self._take_off(question)
-        self._settle(question, verdict)
-        if isinstance(verdict, Deny) and given.how != "deny":
-            return NotTaken(reason=verdict.reason)
-        return Taken(seconds=now - question.began)
+            return verdict
 
     def _approved(self, question: Question, request: Request, given: Given, now: float) -> Allow | WordWanted | NotTaken:
         prompt = next_prompt(self.history, request, now)
@@ -231,49 +238,54 @@ class ApprovalDesk:
         effects = question.assessment.effects | question.ask.effects
         operation = sha256(event.encode({"operation": event.plain(question.operation)})).hexdigest()
         request = Request(operation=operation, effects=effects, content=question.digest())
-        verdict: Allow | Deny | None = None
-        with self._changed:
-            if question.number not in self._waiting:
-                return
-            now = time.monotonic()
-            prompt = next_prompt(self.history, request, now)
-            try:
-                if isinstance(prompt, Refuse):
-                    verdict = _denial(question, "approval.again", prompt.reason, "Do it another way, or tell the operator why it is needed.")
-                else:
-                    self._names += 1
-                    question.request, question.name = request, self._names
-                    question.record(event.APPROVAL_ASKED, **self._asked(question, request))
-                    if isinstance(prompt, Approved):
-                        verdict = Allow(layer=Layer.APPROVAL, rule="approval.session", effects=effects)
-                        self._record_answer(question, verdict, Given(how="session", who="", channel="session"), now)
-            except JournalError as error:
-                question.failed(error)
-                return
-            if verdict is not None:
-                self._take_off(question)
-            row = self._row(question) if verdict is None else {}
+        try:
+            verdict, row = self._shown_or_settled(question, request)
+        except JournalError as error:
+            question.failed(error)
+            return
         if verdict is not None:
             self._settle(question, verdict)
-        elif self.shown is not None:
+        elif row and self.shown is not None:
             self.shown(row)
 
-    def _nobody_answered(self, question: Question) -> None:
+    def _shown_or_settled(self, question: Question, request: Request) -> tuple[Allow | Deny | None, dict[str, Any]]:
+        """Return what settles a new question, or how it is shown; neither where it was withdrawn. Raises JournalError."""
         with self._changed:
-            if self._waiting.get(question.number) is not question or question.request is None:
-                return
+            if question.number not in self._waiting:
+                return None, {}
             now = time.monotonic()
-            verdict = _denial(
-                question, "approval.timeout", f"The operator was asked, and did not answer within {self.patience:.0f} s.",
-                "Go on without it, or ask again later.",
-            )  # fmt: skip
-            try:
-                self._record_answer(question, verdict, Given(how="deny", who="", channel="timeout"), now)
-            except JournalError as error:
-                question.failed(error)
-                return
-            self.history = self.history.after_denial(question.request, now)
+            prompt = next_prompt(self.history, request, now)
+            if isinstance(prompt, Refuse):
+                self._take_off(question)
+                return _denial(
+                    question, "approval.again", prompt.reason, "Do it another way, or tell the operator why it is needed."
+                ), {}  # fmt: skip
+            self._names += 1
+            question.request, question.name = request, self._names
+            question.record(event.APPROVAL_ASKED, **self._asked(question, request))
+            if not isinstance(prompt, Approved):
+                return None, self._row(question)
+            verdict = Allow(layer=Layer.APPROVAL, rule="approval.session", effects=request.effects)
+            self._record_answer(question, verdict, Given(how="session", who="", channel="session"), now)
             self._take_off(question)
+            return verdict, {}
+
+    def _nobody_answered(self, question: Question) -> None:
+        verdict = _denial(
+            question, "approval.timeout", f"The operator was asked, and did not answer within {self.patience:.0f} s.",
+            "Go on without it, or ask again later.",
+        )  # fmt: skip
+        try:
+            with self._changed:
+                if self._waiting.get(question.number) is not question or question.request is None:
+                    return
+                now = time.monotonic()
+                self._record_answer(question, verdict, Given(how="deny", who="", channel="timeout"), now)
+                self.history = self.history.after_denial(question.request, now)
+                self._take_off(question)
+        except JournalError as error:
+            question.failed(error)
+            return
         self._settle(question, verdict)
 
     def _take_off(self, question: Question) -> None:
