@@ -437,7 +437,7 @@ def test_results_are_frozen_and_plain_data(make: Make) -> None:
     ("options", "said"),
     [
         ({"trust": "some"}, "trust is trusted or untrusted"),
-        ({"land": "sometimes"}, "land is auto, never, or a function"),
+        ({"land": "sometimes"}, "land is auto, never, on-plan, or a function"),
         ({"profile_dirs": "/etc"}, r"profile_dirs is a list of folders: \['/etc'\]"),
         ({"profiles": ["builder"]}, "a profile is a name, or what define_profile returns"),
     ],
