@@ -12,9 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conformance.driver import Broker, Running, until
 from conformance.fits_schema import undescribed, unfit
 from conformance.replays import judged_otherwise
+
+# Who watches sees the questions of every run of this user: no two of these tests at a time.
+pytestmark = pytest.mark.xdist_group("approvals")
 
 ASK = ["--ask"]
 LIMITS = {"max_risk": "local_write", "effects": {}}
