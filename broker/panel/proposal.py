@@ -1,7 +1,7 @@
 """Step 2: a proposed change, as it is put to a judge.
 
 In: the layer of a task that has ended. Out: its digest, and the files that a judge finds in /run/broker. INVARIANT: what the
-judged wrote, names of files included, stands between two lines that it could not know (tests/panel/test_proposal.py); outside
+judged wrote, names of files included, stands between two lines that it could not know (tests/panel/test_panel_proposal.py); outside
 of them there is only what the operator wrote, and what broker says.
 """
 
