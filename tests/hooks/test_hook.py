@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Host, command_of
+from hooked_host import Host, command_of
 
 from broker.record.run_files import list_runs
 from broker.record.verify import verify

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Host
+from hooked_host import Host
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import outside
 import pytest
-from conftest import Host
+from hooked_host import Host
 from inside import cache_is_usable
 from installed import cache, installed, program
 from model_server import ModelServer, Shell, ToolResult, Turn, Write

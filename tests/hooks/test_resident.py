@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Host
+from hooked_host import Host
 
 from broker.record.run_files import list_runs, state_dir
 from broker.serve import hook_client

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from conftest import ERAS, connected, server_words
+from tool_clients import ERAS, connected, server_words
 
 from conformance.driver import PROJECT, Broker, until
 

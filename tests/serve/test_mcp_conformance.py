@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import server_words
 from http_front import Front
+from tool_clients import server_words
 
 from conformance.driver import Broker
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import server_words
 from test_mcp import handshake
+from tool_clients import server_words
 
 from broker.serve.mcp_lines import MOST_LINE
 from conformance.driver import Broker

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from conftest import Opened
+from tool_clients import Opened
 
 from broker.errors import GuardError, JournalError
 from broker.profiles.load import load_profile

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Opened
 from jsonschema import Draft202012Validator
+from tool_clients import Opened
 
 from broker.serve import tools_list as shapes
 
