@@ -1,5 +1,5 @@
 # Every target prepares what it needs, says so, and is quick when it is there already.
-.PHONY: setup demo test check escape bench compat agents images mutants reference corpus clean help
+.PHONY: setup demo test thorough check escape bench compat agents images mutants reference corpus clean help
 
 BROKER := .venv/bin/broker
 PYTEST := .venv/bin/python -m pytest
@@ -21,10 +21,16 @@ images: setup  ## the images that the tests use
 	@$(BROKER) image build $(TEST_IMAGES)
 
 # A skipped engine test is a failure here: everything it needs was just made available.
-test: setup images  ## every test, on both engines
+test: setup images  ## the tests, on both engines (`make thorough`: with the long ones)
 	@scripts/need-bubblewrap
 	@scripts/need-toolchains
-	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -n 2 --dist loadgroup tests
+	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -n 3 --dist loadgroup tests
+
+# The same and what only takes long: whole suites of other frameworks, and on Docker what is not the engine's business.
+thorough: setup images  ## every test and the long ones
+	@scripts/need-bubblewrap
+	@scripts/need-toolchains
+	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -n 3 --dist loadgroup -m "not compat" tests
 
 check: setup  ## lint, types, and the layering of the folders
 	.venv/bin/ruff check .

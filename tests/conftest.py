@@ -23,17 +23,39 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_strace: strace, which makes system calls fail")
     config.addinivalue_line("markers", "needs_nats: nats-server, to export to")
     config.addinivalue_line("markers", "needs_chromium: a browser, to look at the pages that we write")
+    config.addinivalue_line("markers", "thorough: takes long; run by `make thorough`")
     config.addinivalue_line("markers", "compat: large tool chains; run by `make compat`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the large tool chains to `make compat`, which asks for them."""
+    """Leave the large tool chains to `make compat`, and what only takes long to `make thorough`, which ask for them."""
+    for item in items:
+        if _takes_long(item):
+            item.add_marker("thorough")
     if config.getoption("-m"):
         return
-    large = [item for item in items if item.get_closest_marker("compat")]
-    if large:
-        config.hook.pytest_deselected(items=large)
-        items[:] = [item for item in items if item not in large]
+    left = [item for item in items if item.get_closest_marker("compat") or item.get_closest_marker("thorough")]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+
+
+# What is on Docker as it is on bubblewrap, because the broker does it and not the engine: there it runs in each `make test`,
+# here in `make thorough` only. The suites of policy, endings, limits, delegation, and every attack run on both each time.
+_ALIKE = (
+    "conformance/test_panel.py", "conformance/test_plan.py", "conformance/test_gateway.py", "conformance/test_approvals.py",
+    "conformance/test_streams.py", "conformance/test_terminal.py", "conformance/test_files.py", "escape/test_protected_paths.py",
+    "/compat/",
+)  # fmt: skip
+# Whole suites of others, with environments of their own.
+_OF_OTHERS = ("integrations/test_deepagents.py", "serve/test_mcp_conformance.py")
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    place, name = item.path.as_posix(), item.name
+    if any(one in place for one in _OF_OTHERS) or "portable_checks_pass_unmodified" in name:
+        return True
+    return "[docker" in name and any(one in place for one in _ALIKE)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
