@@ -18,8 +18,11 @@ from conformance.driver import Broker, Running, until
 from conformance.fits_schema import undescribed, unfit
 from conformance.replays import judged_otherwise
 
-# Who watches sees the questions of every run of this user: no two of these tests at a time.
-pytestmark = pytest.mark.xdist_group("approvals")
+
+@pytest.fixture(autouse=True)
+def alone(broker: Broker) -> None:
+    """Who watches sees the questions of every run of this user: each of these tests has a runtime folder of its own."""
+    broker.environment["BROKER_RUNTIME_DIR"] = str(broker.folder / "runtime")
 
 ASK = ["--ask"]
 LIMITS = {"max_risk": "local_write", "effects": {}}
