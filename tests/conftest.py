@@ -45,10 +45,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 _ALIKE = (
     "conformance/test_panel.py", "conformance/test_plan.py", "conformance/test_gateway.py", "conformance/test_approvals.py",
     "conformance/test_streams.py", "conformance/test_terminal.py", "conformance/test_files.py", "escape/test_protected_paths.py",
-    "/compat/",
+    "/api/", "/cli/",
 )  # fmt: skip
-# Whole suites of others, with environments of their own.
-_OF_OTHERS = ("integrations/test_deepagents.py", "serve/test_mcp_conformance.py")
+# Whole suites of others, with environments of their own, and what people run, which `make compat` compares.
+_OF_OTHERS = ("integrations/test_deepagents.py", "serve/test_mcp_conformance.py", "/compat/")
 
 
 def _takes_long(item: pytest.Item) -> bool:
