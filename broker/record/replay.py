@@ -286,8 +286,10 @@ class _Judge:
         return led_by_agent(operation.argv[0], above.envelope) != ""
 
     def _may_be_led(self, path: str, operation: Operation, task: _Task) -> bool:
-        """Tell whether a command that was judged is an agent's now. By the profiles as they were it was not: had it been
-        listed, then where a task could write it."""
+        """Tell whether a command that was judged is an agent's now.
+
+        By the profiles as they were it is not: had it been listed, then where a task could write it.
+        """
         if self._policy.profile is None and not self._policy.parents:
             return False
         above = self._tasks.get(path.rpartition("/")[0])
