@@ -46,9 +46,15 @@ def undescribed(events: Iterable[dict[str, Any]]) -> set[str]:
     return missing
 
 
+def _in_order(path: Path) -> tuple[str, int]:
+    """A long run goes on in `RUN.2.jsonl`, which comes after `RUN.jsonl`."""
+    run, _, segment = path.stem.partition(".")
+    return str(path.parent / run), int(segment) if segment.isdigit() else 1
+
+
 def events_below(folder: Path) -> Iterator[dict[str, Any]]:
     """Every whole line of every journal below a folder that makes sense; tests of faults make some that do not."""
-    for path in folder.rglob("runs/*.jsonl"):
+    for path in sorted(folder.rglob("runs/*.jsonl"), key=_in_order):
         for line in path.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n") and line.startswith(b"{") and b'"seq"' in line:
                 try:
