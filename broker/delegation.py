@@ -22,18 +22,17 @@ from broker.decide.verdict import Allow, Deny, Layer
 from broker.decide.wording import command_line, shorten
 from broker.enforce.attach import Source
 from broker.errors import BrokerError, JournalError, ProfileError
+from broker.exit_codes import BUDGET, DENIED, INTERNAL
 from broker.record import event
+from broker.record.denials import row_of
 from broker.record.recorded import profile_data, wish_data
 from broker.request.delegation import RequestRefused, TaskRequest
 from broker.request.operation import Delegation
-from broker.stage import Plot, Stage
+from broker.stage import TASK_FILE, TASK_VARIABLE, Plot, Stage
 from broker.supervisor import carry, refuse_too_long
 from broker.task.outcome import Capture, capped, outcome
-from broker.task.result import BUDGET, SETUP_FAILED
 from broker.task.tree import Node
 
-REFUSED = 77
-TASK_FILE = "task.json"
 LEAST = {"memory": 8 << 20, "cpus": 0.01}  # bytes, processors: engines refuse less
 
 
@@ -83,7 +82,7 @@ def delegate(stage: Stage, request: TaskRequest, assignment: Assignment | None =
     except JournalError:
         raise
     except (BrokerError, OSError) as error:
-        code = error.exit_code if isinstance(error, BrokerError) else SETUP_FAILED
+        code = error.exit_code if isinstance(error, BrokerError) else INTERNAL
         failed = {"status": status, "exit_code": code, "reason": str(error)}
         stage.run.journal.append(event.TASK_FINISHED, task=node.path, **failed)
         return capped({**failed, "task": node.path, "denials": [], "denied": 0, **facts})
@@ -103,28 +102,18 @@ def plotted(stage: Stage, request: TaskRequest, assignment: Assignment, node: No
         cwd=_folder(stage, assignment.cwd), judged=not agent,
         workspace=stage.plot.workspace.for_child(read_only=settings.workspace == "read-only", shown=settings.show),
         stdin=assignment.stdin, stdout=assignment.sink("stdout"), stderr=assignment.sink("stderr"),
-        extra=(("BROKER_TASK", f"/run/broker/{TASK_FILE}"),), files=((TASK_FILE, task_file),),
+        extra=(TASK_VARIABLE,), files=((TASK_FILE, task_file),),
     )  # fmt: skip
     refuse_too_long(plot)
     return plot
 
 
 def admit(stage: Stage, request: TaskRequest) -> tuple[Node, str] | Deny:
-    """Return the new task's place in the tree, and the agent that leads it ('': none), or why there is none. Recorded."""
-    answer = _admitted(stage, request, f"delegate to {request.profile}: {command_line(request.argv)}")
-    if not isinstance(answer, Deny):
-        node, _ = answer
-        try:
-            _record(stage, request, None, node)
-        except JournalError:
-            stage.run.tree.ended(node, "failed")
-            raise
-    return answer
+    """Return the new task's place in the tree, and the agent that leads it ('': none), or why there is none.
 
-
-def _admitted(stage: Stage, request: TaskRequest, what: str) -> tuple[Node, str] | Deny:
-    """Return the new task's place in the tree, and the agent that leads it ('': none), or why there is none."""
-    parent = stage.plot.node
+    That there is one is recorded. Raises JournalError when it cannot be.
+    """
+    parent, what = stage.plot.node, f"delegate to {request.profile}: {command_line(request.argv)}"
     try:
         profile = stage.run.profiles(request.profile)
         wish = wish_of(request)
@@ -146,7 +135,16 @@ def _admitted(stage: Stage, request: TaskRequest, what: str) -> tuple[Node, str]
         return Node(path=path, envelope=envelope, argv=request.argv, label=shorten(request.label, 200), parent=above)
 
     node = stage.run.tree.branch(parent, profile.name, what, make)
-    return node if isinstance(node, Deny) else (node, agent)
+    if isinstance(node, Deny):
+        return node
+    allowed = Allow(layer=Layer.PROFILE, rule="delegate.child", effects=frozenset())
+    given = {"child": node.path, **_facts(node, request), "selected": profile_data(profile), "wish": wish_data(wish)}
+    try:
+        _record(stage, request, allowed, **given)
+    except JournalError:
+        stage.run.tree.ended(node, "failed")
+        raise
+    return node, agent
 
 
 def _of_a_profile(error: ProfileError) -> str:
@@ -196,33 +194,24 @@ def wish_of(request: TaskRequest) -> Wish:
 
 def _refuse(stage: Stage, request: TaskRequest, denial: Deny) -> dict[str, Any]:
     """Make a refused delegation loud, and return it as an outcome."""
-    _record(stage, request, denial, None)
+    _record(stage, request, denial, reason=denial.reason)
     stage.task.refuse("delegate", denial)
-    row = {
-        "tool": "delegate", "what": denial.what, "class": denial.risk.label, "effects": event.labels(denial.effects),
-        "reason": denial.reason, "rule": denial.rule, "layer": denial.layer.value, "hint": denial.hint,
-        "approvable": denial.approvable, "count": 1,
-    }  # fmt: skip
     return capped({
-        "status": "budget" if is_budget(denial) else "denied", "exit_code": BUDGET if is_budget(denial) else REFUSED,
+        "status": "budget" if is_budget(denial) else "denied", "exit_code": BUDGET if is_budget(denial) else DENIED,
         "reason": denial.reason, "rule": denial.rule, "hint": denial.hint, "task": "", "profile": request.profile,
-        "label": request.label, "denials": [row], "denied": 1,
+        "label": request.label, "denials": [row_of("delegate", denial)], "denied": 1,
     })  # fmt: skip
 
 
-def _record(stage: Stage, request: TaskRequest, denial: Deny | None, node: Node | None) -> None:
+def _record(stage: Stage, request: TaskRequest, verdict: Allow | Deny, **fields: object) -> None:
+    """Record what was decided about a request; the same again is only counted."""
     operation = Delegation(profile=request.profile, trust=request.trust or Trust.UNTRUSTED.label, argv=request.argv)
-    fields: dict[str, object] = {"operation": operation, "max_risk": request.max_risk, "label": request.label}
-    verdict = denial or Allow(layer=Layer.PROFILE, rule="delegate.child", effects=frozenset())
-    if not stage.task.must_record(operation, verdict, verdict.rule):
-        return  # the same again: it is counted
-    if denial is not None:
-        fields |= {"verdict": "deny", "layer": denial.layer.value, "rule": denial.rule, "reason": denial.reason}
-    if node is not None:
-        fields |= {"verdict": "allow", "layer": "profile", "rule": "delegate.child", "child": node.path}
-        fields |= _facts(node, request)
-        fields |= {"selected": profile_data(stage.run.profiles(request.profile)), "wish": wish_data(wish_of(request))}
-    stage.run.journal.append(event.DELEGATION_DECIDED, task=stage.task.path, **fields)
+    if stage.task.must_record(operation, verdict, verdict.rule):
+        said: dict[str, object] = {
+            "operation": operation, "max_risk": request.max_risk, "label": request.label, "layer": verdict.layer.value,
+            "verdict": "deny" if isinstance(verdict, Deny) else "allow", "rule": verdict.rule, **fields,
+        }  # fmt: skip
+        stage.run.journal.append(event.DELEGATION_DECIDED, task=stage.task.path, **said)
 
 
 def _facts(node: Node, request: TaskRequest) -> dict[str, Any]:

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from broker.task.plan import PlanDesk, WorkspaceDigest
 
 
+TASK_FILE = "task.json"  # in /run/broker: what a task is for, as its agent reads it
+TASK_VARIABLE = ("BROKER_TASK", f"/run/broker/{TASK_FILE}")
+
+
 @dataclass(slots=True)
 class Watcher:
     """Who wants to hear of things while they happen. All optional.

@@ -42,7 +42,7 @@ from broker.record.journal import Journal
 from broker.record.log import diagnose
 from broker.record.run_files import state_dir
 from broker.request.operation import Exec
-from broker.stage import STOP_SECONDS, Header, Plot, Run, Stage, Watcher, staged
+from broker.stage import STOP_SECONDS, TASK_FILE, TASK_VARIABLE, Header, Plot, Run, Stage, Watcher, staged
 from broker.task.control import Control
 from broker.task.landing import Gate, Settlement, recover_landings, settle
 from broker.task.result import Result, finished, held_back, refused
@@ -129,8 +129,8 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
         argv=request.argv, node=node, workspace=workspace, cwd=request.cwd or workspace.path, judged=request.judged,
         terminal=request.terminal, stdin=request.stdin, stdout=request.stdout, stderr=request.stderr,
         seconds=request.seconds, land=request.land, plan=request.plan, continues=request.continues,
-        extra=(("BROKER_TASK", "/run/broker/task.json"),) if request.task_file else (),
-        files=(*request.files, *((("task.json", request.task_file),) if request.task_file else ())),
+        extra=(TASK_VARIABLE,) if request.task_file else (),
+        files=(*request.files, *(((TASK_FILE, request.task_file),) if request.task_file else ())),
     )  # fmt: skip
     refuse_too_long(plot)
     approvals = _desk(request, watcher)

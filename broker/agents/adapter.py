@@ -91,8 +91,7 @@ def load_adapter(name: str, workspace: Path | None = None) -> Adapter:
                 shipped = folder == SHIPPED
                 text, _ = read_operator_file(path, Rules(workspace=None if shipped else workspace, others_may_write=shipped))
                 return _read(path, name, text)
-    known = known_agents()
-    raise AdapterError(f"no agent is called {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}; docs/agents.md says how to add one")
+    raise AdapterError(f"no agent is called {name!r}.{did_you_mean(name, known_agents())} docs/agents.md says how to add one")
 
 
 _KEYS = {

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from broker.cli import exit_codes
+from broker import exit_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

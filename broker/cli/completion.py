@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator
 from importlib import import_module
 
-from broker.cli import exit_codes
+from broker import exit_codes
 from broker.cli.main import TAKE_COMMAND, VERBS
 from broker.cli.parser import Parser
 from broker.errors import BrokerError, UsageError

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from broker.cli import events_verify, exit_codes
+from broker import exit_codes
+from broker.cli import events_verify
 from broker.cli.events_list import LISTED
 from broker.cli.terminal import Colours, escape
 from broker.errors import UsageError

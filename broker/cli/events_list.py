@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.cli import exit_codes
+from broker import exit_codes
 from broker.cli.terminal import Colours, command_line, escape
 from broker.errors import JournalError
 from broker.record import event

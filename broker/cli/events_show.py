@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.cli import exit_codes
+from broker import exit_codes
 from broker.cli.denial_words import Denial, paragraphs
 from broker.cli.event_text import operation_text, text_of
 from broker.cli.terminal import Colours, escape

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.cli import exit_codes
+from broker import exit_codes
 from broker.cli.terminal import Colours, escape
 from broker.errors import UsageError
 from broker.record import event

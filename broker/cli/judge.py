@@ -50,10 +50,10 @@ def _judge(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from broker.cli.exit_codes import HELD_BACK, OK
     from broker.cli.judge_text import decision_lines, verdict_lines
     from broker.cli.terminal import Colours, escape
     from broker.enforce.layer import find_layer, layers_base
+    from broker.exit_codes import HELD_BACK, OK
     from broker.panel.definition import load_panel
     from broker.panel.kept import judge_kept
     from broker.record.run_files import state_dir

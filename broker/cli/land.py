@@ -27,10 +27,10 @@ def run(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from broker.cli.exit_codes import DENIED
     from broker.cli.terminal import escape
     from broker.enforce.layer import find_layer, layers_base
     from broker.errors import UsageError
+    from broker.exit_codes import DENIED
     from broker.record.run_files import state_dir
     from broker.task.landing import land_by_hand
 

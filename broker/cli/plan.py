@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from broker.cli import exit_codes
+from broker import exit_codes
 
 SUMMARY = "show what a run planned, and what was seen of it; waive a check"
 EXAMPLES = """

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.cli import exit_codes
+from broker import exit_codes
 from broker.cli.terminal import escape
 from broker.errors import JournalError
 from broker.record.run_files import find_run, state_dir

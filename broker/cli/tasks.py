@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from broker.cli import exit_codes
+from broker import exit_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from broker.cli import exit_codes, tasks_text
+from broker import exit_codes
+from broker.cli import tasks_text
 from broker.cli.terminal import Colours
 from broker.errors import UsageError
 from broker.task.watching import connect, listen, pictures, place_of

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from broker.errors import BrokerError, JournalError
+from broker.exit_codes import HELD_BACK
 from broker.panel.definition import Panel
 from broker.panel.round import Told, convene
 from broker.panel.verdict import Decision, plan_of
 from broker.stage import Stage, Watcher
 from broker.supervisor import RunRequest, run
 from broker.task.changes import Judged
-from broker.task.result import HELD_BACK, Result
+from broker.task.result import Result
 
 MOST_ROUNDS = 20
 WORKER_NOTE = (

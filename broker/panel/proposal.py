@@ -18,9 +18,10 @@ from broker.enforce.layer_digest import LayerDigest
 from broker.enforce.workspace import Workspace
 from broker.panel.definition import Judge
 from broker.panel.verdict import MOST_FINDINGS, SEVERITIES
+from broker.stage import TASK_FILE
 from broker.task.diff_text import Diff
 
-TASK_FILE, DIFF_FILE = "task.json", "change.diff"
+DIFF_FILE = "change.diff"
 MOST_DIFF = 256 * 1024  # bytes of the whole
 MOST_OF_ONE = 64 * 1024  # bytes of one file's
 MOST_FILES = 2_000

@@ -19,7 +19,7 @@ from broker.enforce.layer import Layer
 from broker.enforce.workspace import Workspace
 from broker.errors import BrokerError, JournalError
 from broker.panel.definition import Judge, Panel
-from broker.panel.proposal import TASK_FILE, Proposal, digest_of, propose, put_to, seen_by
+from broker.panel.proposal import Proposal, digest_of, propose, put_to, seen_by
 from broker.panel.verdict import (
     BLOCK,
     MOST_BYTES,
@@ -36,7 +36,7 @@ from broker.panel.verdict import (
     read_verdict,
 )
 from broker.record import event
-from broker.stage import Plot, Run
+from broker.stage import TASK_VARIABLE, Plot, Run
 from broker.supervisor import carry
 from broker.task.outcome import Capture
 from broker.task.result import Result
@@ -129,7 +129,7 @@ def _heard(run: Run, panel: Panel, judge: Judge, proposal: Proposal, number: int
     facts = {"panel": panel.name, "round": number}
     plot = replace(
         _plot(run, judge, proposal, judge.argv, f"judge {judge.name}"), seconds=panel.time, stdout=last, stderr=said,
-        extra=(("BROKER_TASK", f"/run/broker/{TASK_FILE}"), ("BROKER_TICKET", ticket)),
+        extra=(TASK_VARIABLE, ("BROKER_TICKET", ticket)),
         files=put_to(judge, proposal, ticket, facts),
     )  # fmt: skip
     began = time.monotonic()

@@ -18,6 +18,7 @@ from broker.decide.verdict import Allow, Ask, Deny, Verdict
 from broker.delegation import Assignment, delegate, left_of
 from broker.enforce.calls import CallEnded, CallLine
 from broker.errors import BrokerError, JournalError
+from broker.exit_codes import INTERNAL, USAGE
 from broker.record import event
 from broker.request.delegation import MOST_BYTES, RequestRefused, TaskRequest, read_request
 from broker.request.operation import Exec, Operation, ShellText
@@ -26,7 +27,6 @@ from broker.task.outcome import encoded
 from broker.task.task import Task
 
 ALLOWED, DENIED, ASKED = 0, 1, 2  # of can-i
-USAGE = 64
 
 HELP = """\
 usage: broker VERB [OPTION ...]
@@ -85,7 +85,7 @@ def answer(stage: Stage, line: CallLine) -> None:
     except BrokerError as error:
         _last_words(line, f"broker: {error}\n", error.exit_code)
     except Exception as error:  # noqa: BLE001 - a bug of ours ends the call, not the run; the caller gets nothing for it
-        _last_words(line, f"broker: internal error: {type(error).__name__}\n", 70)
+        _last_words(line, f"broker: internal error: {type(error).__name__}\n", INTERNAL)
 
 
 def ways_out(task: Task) -> WaysOut:

@@ -20,6 +20,7 @@ from broker.decide.verdict import Deny
 from broker.decide.verdict import Layer as DecidedBy
 from broker.enforce.layer_digest import mark
 from broker.errors import UsageError
+from broker.exit_codes import DENIED_COMMAND, NOT_FOUND, TIMEOUT
 from broker.record.denials import DenialRow
 from broker.request.delegation import RequestRefused
 from broker.request.operation import Exec
@@ -31,8 +32,7 @@ from broker.task.plan import PlanDesk, as_table
 
 ACTIONS = ("create", "revise", "show", "begin", "check", "complete")
 MOST_OUTPUT = 8 * 1024  # bytes of each stream of a check that is answered; what it wrote is no evidence
-TIMED_OUT, CANNOT_START, NOT_FOUND = 124, 126, 127
-_CODES = {"timeout": TIMED_OUT, "not_found": NOT_FOUND}
+_CODES = {"timeout": TIMEOUT, "not_found": NOT_FOUND}
 
 
 def desk_of(stage: Stage) -> PlanDesk:
@@ -149,7 +149,7 @@ def _run(here: Workplace, call: Call, tracked: Tracked) -> _Seen | Problem:
     ended = run_inside(here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=check.seconds, leave=False)
     if isinstance(ended, Problem) and ended.code == "cancelled":
         return ended
-    code = ended.exit_code if isinstance(ended, Ended) else _CODES.get(ended.code, CANNOT_START)
+    code = ended.exit_code if isinstance(ended, Ended) else _CODES.get(ended.code, DENIED_COMMAND)
     if code != 0 and (denials := since()):
         return _Seen(denied=_refusal(denials[-1]), stdout=out.text(), stderr=err.text())
     evidence = Evidence(

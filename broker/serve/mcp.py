@@ -34,6 +34,7 @@ from broker.enforce.attach import OutputBudget
 from broker.enforce.calls import CallEnded, CallLine
 from broker.enforce.ready import readable
 from broker.errors import BrokerError
+from broker.exit_codes import BUDGET
 from broker.serve import mcp_events as events
 from broker.serve.mcp_streams import Sink, Source, connected
 from broker.serve.tools import MOST_CALLS, Tools
@@ -44,7 +45,6 @@ from broker.stage import Stage
 MOST_SERVERS = 4  # of one task, at once
 PROGRESS_SECONDS = 1.0
 PIECE = 4096  # a pipe that is ready takes as much without waiting (POSIX, PIPE_BUF)
-AT_CAPACITY = 75
 
 Context = ServerRequestContext[Any, Any]
 
@@ -68,7 +68,7 @@ def serve_call(stage: Stage, line: CallLine) -> int:
     with _serving_lock:
         if _serving[task] >= MOST_SERVERS:
             line.write(f"broker: {MOST_SERVERS} MCP servers of this task are running, and no more at once\n".encode(), stderr=True)
-            return AT_CAPACITY
+            return BUDGET
         _serving[task] += 1
     try:
         serve(stage, line.read, line.write)

@@ -22,8 +22,7 @@ from broker.enforce import confinement
 from broker.enforce.attach import OutputBudget, Sink, Source, Streams
 from broker.enforce.sandbox import Command, Process
 from broker.errors import GuardError
-from broker.record import event
-from broker.record.denials import DenialRow
+from broker.record.denials import DenialRow, row_of
 from broker.request.operation import Operation
 from broker.stage import Stage
 from broker.supervisor import MOST_WORDS
@@ -114,10 +113,7 @@ class Workplace:
     def refuse(self, tool: str, denial: Deny) -> Problem:
         """Make a denial loud, and return it as a result."""
         self.stage.task.refuse(tool, denial)
-        return self.refusal({
-            "what": denial.what, "class": denial.risk.label, "effects": event.labels(denial.effects), "reason": denial.reason,
-            "rule": denial.rule, "layer": denial.layer.value, "hint": denial.hint, "approvable": denial.approvable,
-        })  # fmt: skip
+        return self.refusal(row_of(tool, denial))
 
     def refusal(self, row: dict[str, Any] | DenialRow) -> Problem:
         """Return a denial that was made loud as a result."""

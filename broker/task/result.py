@@ -13,12 +13,11 @@ from broker.decide.verdict import Deny
 from broker.enforce.attach import Ending
 from broker.enforce.sandbox import Process
 from broker.enforce.status import LayerStatus
+from broker.exit_codes import BUDGET, DENIED_COMMAND, HELD_BACK, INTERNAL, NOT_FOUND, TIMEOUT
 from broker.record.denials import DenialRow
 
 if TYPE_CHECKING:
     from broker.task.task import Task
-
-SETUP_FAILED, NOT_FOUND, DENIED, TIMEOUT, CANNOT_START, BUDGET, HELD_BACK = 70, 127, 126, 124, 126, 75, 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class Result:
 
 def refused(denial: Deny, **common: Any) -> Result:
     """Return the result of a command that was denied before it started."""
-    return Result(status="denied", exit_code=DENIED, reason=denial.reason, **_shared(**common))
+    return Result(status="denied", exit_code=DENIED_COMMAND, reason=denial.reason, **_shared(**common))
 
 
 def held_back(result: Result, why: str) -> Result:
@@ -106,7 +105,7 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
             return Result(
                 status="signalled", exit_code=128 + ending.interrupted, signal=_signal_name(ending.interrupted), reason="ended on request", **shared
             )
-        return Result(status="failed", exit_code=SETUP_FAILED, reason="the guard is gone", **shared)
+        return Result(status="failed", exit_code=INTERNAL, reason="the guard is gone", **shared)
     status = process.exited.status
     reason = _MEMORY if task.oom else ""
     if os.WIFSIGNALED(status):
@@ -118,7 +117,7 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
     if ending.output_lost and os.WEXITSTATUS(status) == 0:
         # The command does not know: it wrote into a pipe. A success without its output is none.
         reason = f"its output could not be written ({ending.output_lost})"
-        return Result(status="failed", exit_code=SETUP_FAILED, oom=task.oom, reason=reason, **shared)
+        return Result(status="failed", exit_code=INTERNAL, oom=task.oom, reason=reason, **shared)
     return Result(status="finished", exit_code=os.WEXITSTATUS(status), oom=task.oom, reason=reason, **shared)
 
 
@@ -146,7 +145,7 @@ def _not_started(error: int, step: str, shared: dict[str, Any]) -> Result:
         return Result(status="not_found", exit_code=NOT_FOUND, reason="the command was not found in the sandbox", **shared)
     denied = error in (errno.EACCES, errno.EPERM) and shared["denied_count"] > 0
     return Result(
-        status="denied" if denied else "failed", exit_code=CANNOT_START,
+        status="denied" if denied else "failed", exit_code=DENIED_COMMAND,
         reason=f"the command did not start: {os.strerror(error)} ({step})", **shared,
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ from broker.enforce.mounts import is_below
 from broker.enforce.usage import Usage
 from broker.errors import BrokerError, JournalError
 from broker.record import event
-from broker.record.denials import DenialLog
+from broker.record.denials import DenialLog, row_of
 from broker.record.journal import Journal
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation
 from broker.task.tree import Node, Tree
@@ -479,11 +479,7 @@ class Task:
 
     def _write_denial(self, tool: str, denial: Deny, of: str = "") -> None:
         """Add a line to the list that the agent can read. Best effort: the journal is the record."""
-        row = {
-            "tool": tool, "what": denial.what, "class": denial.risk.label,
-            "effects": [risk.label for risk in sorted(denial.effects)], "layer": denial.layer.value,
-            "rule": denial.rule, "reason": denial.reason, "hint": denial.hint, "approvable": denial.approvable,
-        }  # fmt: skip
+        row = {name: value for name, value in row_of(tool, denial).items() if name != "count"}
         if of:
             row["of"] = of
         try:

@@ -17,7 +17,8 @@ from broker.decide.envelope import Envelope
 from broker.decide.narrowing import Tally, refuse_child
 from broker.decide.verdict import Deny
 from broker.record import event
-from broker.record.redact import redact_text, redact_words
+from broker.record.denials import row_of
+from broker.record.redact import redact_words
 
 if TYPE_CHECKING:
     from broker.task.plan import PlanDesk
@@ -112,10 +113,10 @@ class Node:
 
 def denial_row(tool: str, denial: Deny) -> dict[str, Any]:
     """Return a denial for people who watch. The whole of it is in the journal."""
+    row = row_of(tool, denial)
     return {
-        "tool": tool, "what": _cut(redact_text(denial.what)), "class": denial.risk.label, "rule": denial.rule,
-        "layer": denial.layer.value, "reason": _cut(redact_text(denial.reason)), "hint": _cut(redact_text(denial.hint)),
-        "approvable": denial.approvable,
+        "tool": tool, "what": _cut(row["what"]), "class": row["class"], "rule": row["rule"], "layer": row["layer"],
+        "reason": _cut(row["reason"]), "hint": _cut(row["hint"]), "approvable": row["approvable"],
     }  # fmt: skip
 
 

@@ -14,8 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from broker import errors
-from broker.cli import exit_codes
+from broker import errors, exit_codes
 from broker.cli.main import VERBS, main
 from broker.cli.parser import Parser
 from broker.cli.terminal import Colours, command_line, escape, shorten

@@ -1,4 +1,7 @@
-"""What the command line ends with. One table; docs/exit-codes.md says the same to people (a test compares)."""
+"""What the command line, and the `broker` inside a sandbox, end with. The one place where these numbers stand.
+
+docs/exit-codes.md says the same to people (a test compares).
+"""
 
 from __future__ import annotations
 
