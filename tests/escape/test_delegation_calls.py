@@ -209,6 +209,7 @@ def holds(pid: int, text: str) -> bool:
 def test_callers_that_leave_take_their_work_with_them_or_wait_for_a_place(lead: Broker) -> None:
     # Each question keeps the broker busy for seconds, and a caller that is gone makes room for the next at the guard's.
     code = """
+input()
 say("ready")
 input()
 for process in range(8):
@@ -224,9 +225,11 @@ say(call("can-i", "--", "ls")[0])
 say(subprocess.run(["/bin/echo", "through the gate"], capture_output=True).stdout.decode())
 """
     with orchestrating(lead, code) as running:
+        assert running.process.stdin is not None
+        running.process.stdin.write(b"\n")  # heard, so each of the run's own threads is there: the one that hands this in as well
+        running.process.stdin.flush()
         running.read_until(b'"ready"\n')
         before, most = status(running.pid, "Threads"), 0
-        assert running.process.stdin is not None
         running.process.stdin.write(b"\n")
         running.process.stdin.flush()
         over = threading.Event()
