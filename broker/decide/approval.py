@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from broker.classify.risk import Risk
+from broker.decide.profile import Profile
+from broker.decide.trust import Trust
 
 WINDOW = 60.0  # seconds in which approvals are counted
 MOST_OF_A_CLASS = 3
@@ -112,6 +114,18 @@ class ApprovalHistory:
         denied = {**self.denied, request.operation: _Denials(count=known.count + 1 if known else 1, at=now)}
         session = {exact: until for exact, until in self.session.items() if exact[0] != request.operation}
         return replace(self, denied=denied, session=session)
+
+
+def patience_of(
+    profile: Profile, trust: Trust, *, wanted: bool | None, terminal: bool, seconds: float | None = None
+) -> float | None:
+    """Return how many seconds a question of a run's own task waits for the operator; None: nobody is asked.
+
+    `wanted` is what the operator said: True (--ask), False (--no-ask), None. Where he said nothing, a run on a `terminal` asks if
+    its profile says so and the task is trusted. `seconds` is his own limit; else the profile's.
+    """
+    asks = wanted if wanted is not None else terminal and profile.approvals.ask and trust is Trust.TRUSTED
+    return (seconds or profile.approvals.timeout) if asks else None
 
 
 def may_remember(request: Request) -> bool:

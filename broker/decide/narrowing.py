@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from broker.classify.risk import Risk
 from broker.decide.envelope import Envelope
-from broker.decide.profile import LAYERS, Environment, Profile, SandboxSettings, up_to
+from broker.decide.profile import LAYERS, ApprovalSettings, Environment, Profile, SandboxSettings, up_to
 from broker.decide.trust import Trust
 from broker.decide.verdict import Deny, Layer
 
@@ -102,6 +102,14 @@ def narrowed_environment(child: Environment, parent: Environment) -> Environment
     )
 
 
+def narrowed_approvals(child: ApprovalSettings, parent: ApprovalSettings) -> ApprovalSettings:
+    """Return what is left of a child's approvals: who may be asked, and for how long. (A sub-task asks nobody, whatever it says.)"""
+    both = child.approver == parent.approver == "client"
+    return ApprovalSettings(
+        ask=child.ask and parent.ask, timeout=min(child.timeout, parent.timeout), approver="client" if both else "operator"
+    )
+
+
 def below(profile: Profile, parent: Profile) -> Profile:
     """Return what is left of a profile as the child of a task with `parent`; classes and entries are the envelope's."""
     required = {*profile.requires, *parent.requires}
@@ -109,6 +117,7 @@ def below(profile: Profile, parent: Profile) -> Profile:
         profile,
         sandbox=narrowed_settings(profile.sandbox, parent.sandbox),
         env=narrowed_environment(profile.env, parent.env),
+        approvals=narrowed_approvals(profile.approvals, parent.approvals),
         gateways=tuple(gateway for gateway in parent.gateways if gateway in profile.gateways),  # the parent's: at its ports
         hosts=tuple(host for host in profile.hosts if host in parent.hosts),
         disabled_tools=profile.disabled_tools | parent.disabled_tools,

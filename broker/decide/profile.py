@@ -104,6 +104,19 @@ class DelegationSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSettings:
+    """Whether the operator is asked about what an approval could permit, in place of a refusal; for the run's own task only.
+
+    `ask`: a run on a terminal asks without being told to. `timeout` is how many seconds a question waits; then it is denied.
+    `approver` is who may answer: operator, or client, which is whoever uses the tools over MCP, in the operator's place.
+    """
+
+    ask: bool = False
+    timeout: float = 120.0
+    approver: str = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A named permission envelope. `effects` is the final set: the ceiling's classes, then add and remove.
 
@@ -124,6 +137,7 @@ class Profile:
     env: Environment = field(default_factory=Environment)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     delegate: DelegationSettings = field(default_factory=DelegationSettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     gateways: tuple[Gateway, ...] = ()
     hosts: tuple[str, ...] = ()
     agent: Agent | None = None

@@ -206,6 +206,11 @@ def _rest(profile: Profile) -> Iterator[Finding]:
         )  # fmt: skip
     if "limits" not in profile.requires and profile.sandbox.memory is None:
         yield note("sandbox.memory", "memory is not limited", 'Set sandbox.memory = "4G", for instance', "sandbox")
+    if profile.approvals.approver == "client":
+        yield warning(
+            "approvals.client", "a client of its tools may approve what the profile refuses: what asks and what answers may be one program",
+            'Set approver = "operator", and answer with broker approvals', "approvals", "approver",
+        )  # fmt: skip
     if profile.delegate.profiles and "delegate" in profile.disabled_tools:
         yield warning(
             "delegate.disabled", "delegate.profiles has no effect: the tool delegate is disabled",

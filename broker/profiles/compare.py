@@ -53,7 +53,7 @@ def compare(before: Profile, after: Profile) -> tuple[Change, ...]:
     found = [
         *_classes(before, after), *_entries(before, after), *_denials(before, after), *_sets(before, after),
         *_environment(before, after), *_sandbox(before, after), *_delegation(before, after),
-        *_ways_out(before, after),
+        *_ways_out(before, after), *_approvals(before, after),
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda change: -change.direction))
 
@@ -233,6 +233,21 @@ def _ways_out(before: Profile, after: Profile) -> Iterator[Change]:
     for host in before.hosts:
         if host not in after.hosts:
             yield _narrower("network.hosts", f"may no longer reach {host}")
+
+
+def _approvals(before: Profile, after: Profile) -> Iterator[Change]:
+    old, new = before.approvals, after.approvals
+    if old.ask is not new.ask:
+        yield _wider("approvals.ask", "asks you on a terminal about what it does not permit, in place of refusing it") if new.ask else _narrower(
+            "approvals.ask", "refuses what it does not permit, and asks nobody unless it is told to"
+        )
+    if old.approver != new.approver:
+        yield _wider("approvals.approver", "lets the client of its tools approve in your place") if new.approver == "client" else _narrower(
+            "approvals.approver", "lets nobody but you approve"
+        )
+    if old.timeout != new.timeout:
+        how = _wider if new.timeout > old.timeout else _narrower
+        yield how("approvals.timeout", f"waits {show_time(new.timeout)} for an answer, not {show_time(old.timeout)}")
 
 
 def _delegation(before: Profile, after: Profile) -> Iterator[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.classify.risk import Risk
 from broker.decide.envelope import GRANTED
-from broker.decide.profile import LAYERS, AllowEntry, Profile
+from broker.decide.profile import LAYERS, AllowEntry, ApprovalSettings, Profile
 from broker.decide.wording import classes, command_line, escape, listed
 from broker.profiles.quantity import show_size, show_time
 from broker.profiles.ways_out_told import ways_out_lines
@@ -43,6 +43,7 @@ def sections(profile: Profile) -> tuple[Section, ...]:
         ("environment", _environment(profile)),
         ("sandbox", _sandbox(profile)),
         ("ways out", ways_out_lines(profile)),
+        ("approvals", _approvals(profile)),
         ("requires, or the task does not start", tuple((layer, "") for layer in profile.requires)),
         (
             "does without, where the host cannot",
@@ -74,6 +75,15 @@ def _refuses(profile: Profile, among: frozenset[Risk]) -> tuple[tuple[str, str],
 def _environment(profile: Profile) -> tuple[tuple[str, str], ...]:
     passed = [(name, "passed in") for name in profile.env.passed]
     return (*passed, *((name, f"set to {escape(value)!r}") for name, value in profile.env.set))
+
+
+def _approvals(profile: Profile) -> tuple[tuple[str, str], ...]:
+    said, plain = profile.approvals, ApprovalSettings()
+    if said == plain:
+        return ()
+    asked = "on a terminal, or with --ask" if said.ask else "only with --ask"
+    client = "the client of the tools over MCP, in your place"
+    return (("asks", asked), ("approved by", client if said.approver == "client" else "you"), ("waits", show_time(said.timeout)))
 
 
 _WORKSPACES = {

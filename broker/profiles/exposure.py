@@ -140,6 +140,11 @@ def _holding(profile: Profile) -> Iterator[Exposure]:
         yield Exposure(id="sandbox.memory", weight=0.03, text="memory is not limited", remedy="Set sandbox.memory")
     if profile.sandbox.time is None:
         yield Exposure(id="sandbox.time", weight=0.02, text="time is not limited", remedy="Set sandbox.time")
+    if profile.approvals.approver == "client":
+        yield Exposure(
+            id="approvals.approver", weight=0.30, text="what is refused can be approved by the client of its tools, in your place",
+            remedy='Set approvals.approver = "operator"',
+        )  # fmt: skip
     if "delegate" not in profile.disabled_tools and profile.delegate.depth and profile.delegate.profiles is None:
         yield Exposure(
             id="delegate.profiles", weight=0.01, text="work may be handed to any profile, each held to this one",

@@ -125,6 +125,7 @@ def _PROFILE() -> Schema:  # noqa: N802 - a table like the others, with rules th
         ),
         "sandbox": _table("The container", _SANDBOX),
         "delegate": _table("What the task may hand on to tasks of its own", _DELEGATE),
+        "approvals": _table("Whether somebody is asked about what an approval could permit", _APPROVALS),
         "gateways": {
             "type": "object",
             "description": "Upstreams that the task may reach, by name: the only ways out of a task without a network",
@@ -151,6 +152,12 @@ _SANDBOX: Schema = {
     "shm_size": _like("size", "The size of /dev/shm"),
     "output": _like("size", "How much it may write to stdout and stderr"),
     "layer_size": _like("size", "How much its changes may take on disk"),
+}
+
+_APPROVALS: Schema = {
+    "ask": {"type": "boolean", "description": "broker run on a terminal asks without --ask"},
+    "timeout": _like("time", "How long a question waits; then it is denied (120s)"),
+    "approver": _text("Who may answer; client: whoever uses the tools over MCP, in the operator's place", enum=["operator", "client"]),
 }
 
 _SECRET: Schema = {

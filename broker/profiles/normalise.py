@@ -19,6 +19,7 @@ from broker.decide.profile import (
     LAYERS,
     TOOLS,
     AllowEntry,
+    ApprovalSettings,
     DelegationSettings,
     Environment,
     Profile,
@@ -31,6 +32,7 @@ from broker.profiles.examples import check_examples
 from broker.profiles.quantity import parse_size, parse_time
 from broker.profiles.schema import (
     NAME,
+    ApprovalsTable,
     DelegateTable,
     EntryTable,
     EnvTable,
@@ -50,6 +52,7 @@ _IMAGE = r"[A-Za-z0-9][A-Za-z0-9._/:@-]*"
 _ENGINES = ("auto", "docker", "bubblewrap")
 _WORKSPACES = ("overlay", "direct", "read-only")
 _CLASSES = tuple(risk.label for risk in Risk)
+_APPROVERS = ("operator", "client")
 _NEVER_SHOWN = ("/", "/proc", "/sys", "/dev", "/run")
 
 _NOT_FOR_AN_ENTRY = {
@@ -81,6 +84,8 @@ def canonical(profile: Profile) -> dict[str, Any]:
         shown["effects"] = [risk.label for risk in sorted(entry.effects)]
     data["env"]["set"] = dict(profile.env.set)
     del data["agent"]
+    if profile.approvals == ApprovalSettings():
+        del data["approvals"]  # as if it were not there: what is not written makes no other digest
     if profile.agent is not None:
         data["agent"] = profile.agent.name  # what is known of it is no part of the profile's file
     return data
@@ -116,6 +121,7 @@ class _Reader:
             env=self.environment(table.env),
             sandbox=self.sandbox(table.sandbox),
             delegate=self.delegate(table.delegate),
+            approvals=self.approvals(table.approvals),
             gateways=gateways_from(self.wrong, table.gateways),
             hosts=tuple(host_from(self.wrong, host) for host in _once(table.network.hosts)),
             agent=self.led_by(table.agent),
@@ -289,6 +295,13 @@ class _Reader:
             time=self.quantity(parse_time, table.time, fallback.time, "time", section="delegate"),
             memory=self.quantity(parse_size, table.memory, fallback.memory, "memory", section="delegate"),
         )
+
+    def approvals(self, table: ApprovalsTable) -> ApprovalSettings:
+        fallback = ApprovalSettings()
+        return ApprovalSettings(
+            ask=table.ask, timeout=self.quantity(parse_time, table.timeout, fallback.timeout, "timeout", section="approvals"),
+            approver=self.one_of(table.approver, _APPROVERS, "approvals", "approver"),
+        )  # fmt: skip
 
     def agent(self, path: str) -> str:
         """Take a program that may lead sub-tasks. Whether a task can write there is known when it is started."""

@@ -54,6 +54,9 @@ _ELSEWHERE = {
     "hosts": "network.hosts",
     "gateway": "gateways",
     "breadth": "delegate.breadth",
+    "ask": "approvals.ask",
+    "approver": "approvals.approver",
+    "approval": "approvals",
 }
 
 
@@ -123,6 +126,14 @@ class DelegateTable(NamedTuple):
     memory: int | str | None = None
 
 
+class ApprovalsTable(NamedTuple):
+    """`approvals`: whether the operator is asked, how long a question waits (seconds or "2m"), and who may answer."""
+
+    ask: bool = False
+    timeout: int | float | str | None = None
+    approver: str = "operator"
+
+
 class SecretTable(NamedTuple):
     """Where a header's value comes from: exactly one of them, and the form that it is put into."""
 
@@ -168,6 +179,7 @@ class ProfileTable(NamedTuple):
     env: EnvTable = EnvTable()
     sandbox: SandboxTable = SandboxTable()
     delegate: DelegateTable = DelegateTable()
+    approvals: ApprovalsTable = ApprovalsTable()
     gateways: Mapping[str, GatewayTable] = MappingProxyType({})
     network: NetworkTable = NetworkTable()
     agent: str = ""
@@ -212,6 +224,7 @@ _DELEGATE: Shape = {
     "time": one_of(int, float, str, None),
     "memory": _size,
 }
+_APPROVALS: Shape = {"ask": one_of(bool), "timeout": one_of(int, float, str, None), "approver": _text}
 _SECRET: Shape = {"env": one_of(str, None), "file": one_of(str, None), "command": list_of(_text, or_none=True), "form": _text}
 _GATEWAY: Shape = {
     "upstream": _text,
@@ -239,6 +252,7 @@ _PROFILE: Shape = {
     "env": table_of(_ENV, EnvTable),
     "sandbox": table_of(_SANDBOX, SandboxTable),
     "delegate": table_of(_DELEGATE, DelegateTable),
+    "approvals": table_of(_APPROVALS, ApprovalsTable),
     "gateways": tables_by_name(table_of(_GATEWAY, GatewayTable, needs=("upstream",))),
     "network": table_of(_NETWORK, NetworkTable),
     "agent": _text,
@@ -246,7 +260,7 @@ _PROFILE: Shape = {
 }
 _INNER = {
     "tools": _TOOLS, "effects": _EFFECTS, "land": _LAND, "env": _ENV, "sandbox": _SANDBOX, "delegate": _DELEGATE,
-    "network": _NETWORK,
+    "network": _NETWORK, "approvals": _APPROVALS,
 }  # fmt: skip
 
 

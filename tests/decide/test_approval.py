@@ -26,7 +26,10 @@ from broker.decide.approval import (
     TypedWord,
     may_remember,
     next_prompt,
+    patience_of,
 )
+from broker.decide.profile import ApprovalSettings, Profile
+from broker.decide.trust import Trust
 
 E, S, N, D, P = Risk.CODE_EXECUTION, Risk.INSTALL, Risk.NETWORK_EGRESS, Risk.DESTRUCTIVE, Risk.PERSISTENCE
 KEY, WORD, REFUSED, KNOWN = "key", "word", "refused", "known"
@@ -143,6 +146,26 @@ def test_a_run_in_which_a_thousand_things_were_denied_is_asked_about_nothing_new
 
     assert kind(next_prompt(history, request("new", E), 1e6)) == REFUSED
     assert kind(next_prompt(history, request("op1", E), 1e6)) == KEY
+
+
+@pytest.mark.parametrize(
+    ("ask", "trust", "wanted", "terminal", "seconds", "patience"),
+    [
+        (True, Trust.TRUSTED, None, True, None, 30.0),
+        (True, Trust.TRUSTED, None, True, 5.0, 5.0),
+        (True, Trust.TRUSTED, None, False, None, None),  # headless: nobody waits
+        (True, Trust.TRUSTED, False, True, None, None),
+        (True, Trust.UNTRUSTED, None, True, None, None),
+        (False, Trust.TRUSTED, None, True, None, None),
+        (False, Trust.TRUSTED, True, False, None, 30.0),
+    ],
+)
+def test_a_run_asks_when_its_operator_says_so_or_its_profile_on_a_terminal(
+    ask: bool, trust: Trust, wanted: bool | None, terminal: bool, seconds: float | None, patience: float | None
+) -> None:
+    profile = Profile(name="p", approvals=ApprovalSettings(ask=ask, timeout=30.0))
+
+    assert patience_of(profile, trust, wanted=wanted, terminal=terminal, seconds=seconds) == patience
 
 
 # Properties. An answer is (seconds since the one before, approved, operation, classes).

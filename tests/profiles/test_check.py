@@ -73,6 +73,7 @@ def test_a_careful_profile_is_not_remarked_upon(made: Made) -> None:
         ("", "profile.no-description"),
         ("requires = []", "requires.missing"),
         ('requires = ["network"]', "sandbox.memory"),
+        ('approvals.approver = "client"', "approvals.client"),
         ('tools.disabled = ["delegate"]\ndelegate.profiles = ["x"]', "delegate.disabled"),
     ],
 )

@@ -106,6 +106,10 @@ BODIES = [
     ('sandbox.read_only = ["opt"]', False),
     ('sandbox.show = ["/etc/x"]', False),
     ('delegate = { profiles = ["a"], depth = 0, time = "1h", memory = "1G" }', True),
+    ('approvals = { ask = true, timeout = "2m", approver = "client" }', True),
+    ("approvals.timeout = 0", False),
+    ('approvals.approver = "anybody"', False),
+    ("approvals.ask = 1", False),
     ("delegate.depth = -1", False),
     ('delegate.profiles = ["A"]', False),
 ]

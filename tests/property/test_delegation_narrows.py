@@ -26,7 +26,7 @@ from broker.decide.narrowing import (
     refuse_child,
     widening,
 )
-from broker.decide.profile import TOOLS, DelegationSettings, Environment, SandboxSettings
+from broker.decide.profile import TOOLS, ApprovalSettings, DelegationSettings, Environment, SandboxSettings
 from broker.decide.verdict import Allow
 from broker.request.operation import Exec, FileAction, FileChange, Operation, ShellText
 
@@ -62,12 +62,15 @@ delegations = st.builds(
     agents=st.lists(st.sampled_from(["/usr/bin/agent", "/opt/a/agent"]), max_size=2, unique=True).map(tuple),
     depth=st.integers(0, 3), breadth=st.integers(0, 3), tasks=st.integers(0, 5), cpu_time=sizes, time=sizes, memory=sizes,
 )  # fmt: skip
+approvals = st.builds(
+    ApprovalSettings, ask=st.booleans(), timeout=st.floats(1, 100), approver=st.sampled_from(["operator", "client"])
+)
 profiles = st.builds(
     Profile, name=st.sampled_from(["a", "b", "c"]), max_risk=st.sampled_from(Risk),
     effects=st.sets(st.sampled_from(Risk), max_size=5).map(frozenset), allowlist=st.lists(entries, max_size=2).map(tuple),
     denylist=st.lists(st.sampled_from([("make",), ("ls",), ("curl",)]), max_size=1).map(tuple),
     disabled_tools=st.sets(st.sampled_from(TOOLS), max_size=2).map(frozenset), env=environments, sandbox=settings_of,
-    delegate=delegations, requires=st.sampled_from([("network",), ("network", "landlock"), ()]),
+    delegate=delegations, approvals=approvals, requires=st.sampled_from([("network",), ("network", "landlock"), ()]),
 )  # fmt: skip
 wishes = st.builds(
     Wish, trust=st.sampled_from(Trust), max_risk=st.sampled_from([None, *Risk]), memory=sizes, cpus=sizes, pids=sizes,
@@ -132,6 +135,7 @@ def everything(profile: Profile) -> dict[str, Any]:
     return {
         **{name: float("inf") if getattr(sandbox, name) is None else getattr(sandbox, name) for name in limits},
         "workspace": ("read-only", "overlay", "direct").index(sandbox.workspace),
+        "ask": profile.approvals.ask, "patience": profile.approvals.timeout, "approver": ("operator", "client").index(profile.approvals.approver),
     }
 
 
