@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="last",
         metavar="TASK",
-        help="a run id, its start or end, or last (default)",
+        help="a run id, its start or end, or last: the newest of this workspace (default)",
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only these paths, and what lies below them")
     parser.add_argument("--stat", action="store_true", help="one line a path")

@@ -13,7 +13,7 @@ broker discard last
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("task", metavar="TASK", help="a run id, its start or end, or last")
+    parser.add_argument("task", metavar="TASK", help="a run id, its start or end, or last: the newest of this workspace")
     parser.add_argument("--json", action="store_true", help="print what was discarded as JSON")
 
 

@@ -14,7 +14,7 @@ broker land 20261130-074517-353d --all    everything that can land
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("task", metavar="TASK", help="a run id, its start or end, or last")
+    parser.add_argument("task", metavar="TASK", help="a run id, its start or end, or last: the newest of this workspace")
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="land these and what lies below them, withheld or not"
     )
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     layer = find_layer(layers_base(state), args.task)
     if args.everything and args.paths:
         raise UsageError("--all lands everything: leave out the paths, or leave out --all")
-    if not args.json:  # `last` is the newest of any workspace: say which
+    if not args.json:
         print(f"task      {layer.run} in {escape(layer.manifest.workspace)}", file=sys.stderr)
     result = land_by_hand(layer, state, args.paths, everything=args.everything)
     rest = result["withheld"] + result["conflicts"]

@@ -309,11 +309,12 @@ def read_layer(folder: Path) -> Layer | None:
 def find_layer(base: Path, word: str) -> Layer:
     """Return the layer that a word means: a run id, the start or end of only one, or `last`.
 
+    `last` is the newest of the workspace that the current folder lies in: nobody lands what was done elsewhere by mistake.
     Raises UsageError when it means none or several.
     """
     layers = list_layers(base)
-    if word == "last" and (roots := [one for one in layers if not one.manifest.parent]):
-        return roots[0]
+    if word == "last":
+        return _last(layers)
     found = [one for one in layers if one.run == word] or [
         # A sub-task's is written whole: RUN.1 is not the start of RUN.10, nor RUN that of RUN.1.
         one for one in layers if one.run.endswith(f"-{word}") or ("." not in one.run and one.run.startswith(word))
@@ -325,6 +326,22 @@ def find_layer(base: Path, word: str) -> Layer:
     kept = ", ".join(layer.run for layer in layers[:4])
     raise UsageError(
         f"no changes are kept of {word!r}. " + (f"There are some of: {kept}" if kept else "None are kept at all")
+    )
+
+
+def _last(layers: list[Layer]) -> Layer:
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = ""
+    roots = [one for one in layers if not one.manifest.parent]
+    for one in roots:
+        if os.path.commonpath([one.manifest.workspace, here or "/"]) == one.manifest.workspace:
+            return one
+    elsewhere = ", ".join(f"{one.run} in {one.manifest.workspace}" for one in roots[:4])
+    raise UsageError(
+        "no changes are kept of a task in this folder. "
+        + (f"Go to its workspace, or write the id; there are some of: {elsewhere}" if elsewhere else "None are kept at all")
     )
 
 

@@ -186,11 +186,11 @@ class Broker:
                 running.process.kill()
             running.close()
 
-    def verb(self, *words: str, patience: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-        """Run another verb of `broker`."""
+    def verb(self, *words: str, patience: float = PATIENCE, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run another verb of `broker`, in a folder: beside the workspace, unless another one is given."""
         return subprocess.run(
             self.words(*words), capture_output=True, text=True, env=self.settings(), timeout=patience, check=False,
-            cwd=self.folder, stdin=subprocess.DEVNULL,
+            cwd=at or self.folder, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     # What can be seen from outside

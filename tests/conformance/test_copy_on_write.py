@@ -245,7 +245,7 @@ def test_with_land_never_nothing_lands_until_the_operator_says_so(anybody: Broke
     assert done["changes"]["landed"] == []
     assert anybody.kept() == [done["run"]]
 
-    later = anybody.verb("land", "last")
+    later = anybody.verb("land", "last", at=anybody.workspace)
     assert later.returncode == 0, later.stderr
     assert os.listdir(anybody.workspace) == ["made"]
     assert (anybody.workspace / "made").stat().st_uid == anybody.workspace.stat().st_uid

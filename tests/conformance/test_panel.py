@@ -320,12 +320,13 @@ def test_a_broker_that_dies_among_its_judges_leaves_a_change_that_does_not_land(
         until(lambda: [row for row in court.events("spawn.started") if row["task"] == "panel/1"], "the judge")
         running.process.kill()
 
-    asked = court.broker.verb("land", "last")
+    asked = court.broker.verb("land", "last", at=court.broker.workspace)
     assert asked.returncode == 64, asked
     assert not (court.broker.workspace / "code.txt").exists()
     assert court.broker.nothing_survives()
     (court.judges / "gate").touch()
-    judged = court.broker.verb("judge", "last", "--panel", "review", "--engine", court.broker.engine, "--profile-dir", str(court.broker.profiles))
+    words = ("judge", "last", "--panel", "review", "--engine", court.broker.engine, "--profile-dir", str(court.broker.profiles))
+    judged = court.broker.verb(*words, at=court.broker.workspace)
     assert judged.returncode == 0, judged
 
 

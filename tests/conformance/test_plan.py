@@ -114,7 +114,7 @@ def test_a_change_after_the_evidence_makes_it_stale_and_nothing_lands(broker: Br
 
     assert (said, done.code, landed(broker)) == ([0, "stale"], 76, [])
     assert done["reason"].startswith("the plan is not done: step a is stale: ")
-    assert broker.verb("land", "last").returncode == 0
+    assert broker.verb("land", "last", at=broker.workspace).returncode == 0
     assert landed(broker) == ["later", "new"]
 
 

@@ -147,8 +147,9 @@ def test_a_manifest_from_before_put_back_is_read(make_bench: MakeBench) -> None:
     assert read_layer(bench.layer.folder) is not None
 
 
-def test_a_layer_is_found_by_what_means_only_one(make_bench: MakeBench) -> None:
+def test_a_layer_is_found_by_what_means_only_one(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     one = make_bench()
+    monkeypatch.chdir(one.real)
     other = Bench(one.real, one.base, one.uid, one.gid, run="20260102-000000-other").begin()
     assert find_layer(one.base, "20260101").run == one.run
     assert find_layer(one.base, "other").run == other.run
@@ -156,6 +157,19 @@ def test_a_layer_is_found_by_what_means_only_one(make_bench: MakeBench) -> None:
     for word in ("2026", "none", ""):
         with pytest.raises(UsageError):
             find_layer(one.base, word)
+
+
+def test_the_last_layer_is_that_of_the_workspace_one_is_in(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make_bench()
+    below, beside = one.real / "src", Path(f"{one.real}-2")
+    below.mkdir()
+    beside.mkdir()
+    monkeypatch.chdir(below)
+    assert find_layer(one.base, "last").run == one.run
+    for elsewhere in (beside, one.real.parent):
+        monkeypatch.chdir(elsewhere)
+        with pytest.raises(UsageError, match=f"some of: {one.run} in {one.real}"):
+            find_layer(one.base, "last")
 
 
 def test_a_sub_tasks_layer_is_never_taken_for_another_tasks(make_bench: MakeBench) -> None:
