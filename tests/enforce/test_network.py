@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 
 import pytest
 
-from broker.enforce.network import inspect_network, links_by_proc
+from broker.enforce.network import (
+    LOCAL_TABLE,
+    RTA_DST,
+    RTA_TABLE,
+    _attributes,
+    inspect_network,
+    links_by_proc,
+)
 
 
 def route_socket() -> socket.socket:
@@ -49,6 +57,45 @@ def test_our_own_namespace_is_read_alike_by_both_witnesses() -> None:
     with route_socket() as asked:
         facts = inspect_network(os.getpid(), asked)
     assert facts.links == facts.witnessed_links == links_by_proc(os.getpid())
+
+
+def test_another_reader_finds_the_same_links_and_routes() -> None:
+    from pyroute2 import IPRoute
+
+    with IPRoute() as other:
+        links = sorted(link.get("ifname") for link in other.get_links())
+        routes = sorted(
+            f"{route.get('dst') or 'default'} table {route.get('table')}" for route in other.get_routes()
+            if route.get("table") != LOCAL_TABLE and route.get("dst") != "::1"
+        )  # fmt: skip
+    with route_socket() as asked:
+        facts = inspect_network(os.getpid(), asked)
+    assert list(facts.links) == links
+    assert sorted(facts.routes) == routes
+
+
+def test_an_answer_that_is_not_the_kernels_is_refused() -> None:
+    users = 2  # NETLINK_USERSOCK, where processes may send to one another
+    with (
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, users) as asked,
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, users) as liar,
+    ):
+        asked.bind((0, 0))
+        liar.bind((0, 0))
+        asked.connect(liar.getsockname())
+        liar.sendto(struct.pack("=IHHII", 16, 3, 0, 0, 0), asked.getsockname())  # "that was all"
+        with pytest.raises(OSError, match="refused to list"):
+            inspect_network(os.getpid(), asked)
+
+
+def test_attributes_that_break_off_are_no_answer() -> None:
+    whole = struct.pack("=HH4s", 8, RTA_DST, b"\x0a\0\0\1") + struct.pack("=HHI", 8, RTA_TABLE, 254)
+    assert _attributes(whole, 0) == {RTA_DST: b"\x0a\0\0\1", RTA_TABLE: b"\xfe\0\0\0"}
+    for end in set(range(len(whole))) - {0, 8}:
+        with pytest.raises(OSError, match="breaks off"):
+            _attributes(whole[:end], 0)
+    with pytest.raises(OSError, match="breaks off"):  # and it ends
+        _attributes(bytes(8), 0)
 
 
 def _python() -> list[str]:
