@@ -69,7 +69,7 @@ def table_row(one: dict[str, Any], colours: Colours, width: int | None, *, run: 
 
 def _what(one: dict[str, Any]) -> str:
     if "operation" in one:
-        return operation_text(one["operation"])
+        return _asked_for(one)
     if isinstance(said := one.get("what"), str):
         return escape(said)
     return text_of(one, Colours(None))
@@ -78,7 +78,7 @@ def _what(one: dict[str, Any]) -> str:
 def _describe_decision(one: dict[str, Any], colours: Colours) -> str:
     verdict = str(one.get("verdict", "?"))
     style = {"allow": "green", "ask": "yellow"}.get(verdict, "red")
-    parts = [colours.paint(f"{escape(verdict):<5}", style), operation_text(one.get("operation"))]
+    parts = [colours.paint(f"{escape(verdict):<5}", style), _asked_for(one)]
     parts.append(f"[{_classes(one.get('effects'), colours)}]")
     parts.append(colours.paint(_source(one), "dim"))
     if verdict != "allow" and one.get("reason"):
@@ -133,6 +133,12 @@ def _classes(effects: object, colours: Colours) -> str:
 
 def _source(one: dict[str, Any]) -> str:
     return f"({escape(str(one.get('layer', '-')))}: {escape(str(one.get('rule', '-')))})"
+
+
+def _asked_for(one: dict[str, Any]) -> str:
+    """Return what was decided on: of a command that an agent wrapped, the command; `broker events show` has the whole of it."""
+    visible = one.get("visible")
+    return shorten(escape(visible), 140) if isinstance(visible, str) else operation_text(one.get("operation"))
 
 
 def operation_text(operation: object) -> str:

@@ -18,8 +18,9 @@ from broker.decide.deferral import starts_by_deferral
 from broker.decide.envelope import Envelope
 from broker.decide.given import NOTHING, Given
 from broker.decide.trust import Trust
-from broker.decide.verdict import Allow, Layer, Verdict
-from broker.request.operation import FileAction, FileChange, Operation
+from broker.decide.verdict import Allow, Deny, Layer, Verdict
+from broker.decide.wording import shorten
+from broker.request.operation import Exec, FileAction, FileChange, Operation
 
 # What landing can judge as well: it finds a content, or a folder.
 _LANDING_JUDGES = frozenset({
@@ -65,9 +66,22 @@ def consider(operation: Operation, envelope: Envelope, context: Context, given: 
     judged = unwrapped(plain, envelope.profile.agent, context) if given.agent else plain
     assessment = classify(judged, context)
     verdict = decide_given(judged, assessment, envelope, context, given)
-    if judged is not plain and isinstance(verdict, Allow) and verdict.grant is not None:
-        verdict = replace(verdict, grant=None)  # what it runs is asked about again, and opens its own
+    if judged is plain:
+        return assessment, verdict
+    match verdict:
+        case Allow(grant=grant) if grant is not None:
+            verdict = replace(verdict, grant=None)  # what it runs is asked about again, and opens its own
+        case Deny():
+            verdict = replace(verdict, what=shorten(visible_command(operation, envelope, context).strip()))
     return assessment, verdict
+
+
+def visible_command(operation: Operation, envelope: Envelope, context: Context) -> str:
+    """Return the command that stands in the wrapper of an agent's own start, as its user sees it; '': nothing is wrapped."""
+    if not isinstance(operation, Exec):
+        return ""
+    alone = unwrapped(operation, envelope.profile.agent, context)
+    return alone.argv[-1] if isinstance(alone, Exec) and alone is not operation else ""
 
 
 AGENT_PROGRAM = "agent.program"

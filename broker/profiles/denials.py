@@ -15,7 +15,7 @@ from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import PartKind
 from broker.decide.decide import names_a_shell
-from broker.decide.wording import describe
+from broker.decide.wording import describe, shorten
 from broker.profiles.judge import context_in
 from broker.request.operation import Exec, ShellText
 
@@ -102,19 +102,19 @@ class _Run:
                 self.profiles[task] = _text(one.get("profile"))
             elif kind == "exec.decided" and one.get("verdict") in {"deny", "ask"}:
                 context = self.contexts.get(task) or context_in(workspace)
-                self.decided(one.get("operation"), task, run, context)
+                self.decided(_asked_for(one), task, run, context, shorten(_text(one.get("visible")).strip()))
             elif kind == "file.decided" and one.get("verdict") in {"deny", "ask"}:
                 self.withheld(one, task, landing)
             elif kind in {"task.denied", "task.denied.repeated"}:
                 self.denied(one, task)
         self.count()
 
-    def decided(self, data: Any, task: str, run: str, context: Context) -> None:
+    def decided(self, data: Any, task: str, run: str, context: Context, visible: str = "") -> None:
         operation = _operation(data)
         if operation is None:
             self.all.others += 1
             return
-        called = self.named.setdefault((task, describe(operation)), [])
+        called = self.named.setdefault((task, visible or describe(operation)), [])
         commands = self.all.commands.setdefault(self.profiles.get(task, ""), {})
         for argv, start in _commands(operation, context):
             tried = commands.setdefault(argv, Tried(argv=argv))
@@ -170,6 +170,14 @@ def _commands(operation: Exec | ShellText, context: Context) -> Iterator[tuple[t
         yield from ((argv, Exec(argv=argv, cwd=context.cwd)) for argv in inside)
     else:
         yield operation.argv, operation
+
+
+def _asked_for(one: dict[str, Any]) -> Any:
+    """Return the operation; of a command that an agent wrapped, the same shell with the command alone: so it was judged."""
+    operation, visible = one.get("operation"), one.get("visible")
+    if not isinstance(operation, dict) or not isinstance(visible, str) or not operation.get("argv"):
+        return operation
+    return {**operation, "argv": [operation["argv"][0], "-c", visible]}
 
 
 def _operation(data: Any) -> Exec | ShellText | None:

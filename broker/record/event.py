@@ -221,8 +221,13 @@ def labels(effects: set[Risk] | frozenset[Risk]) -> list[str]:
     return [risk.label for risk in sorted(effects)]
 
 
-def decided(operation: Operation, assessment: Assessment, verdict: Verdict, given: Given = NOTHING) -> dict[str, object]:
-    """Return the fields of an `exec.decided` or `file.decided` event: all that the verdict hangs on (replay.py)."""
+def decided(
+    operation: Operation, assessment: Assessment, verdict: Verdict, given: Given = NOTHING, *, visible: str = ""
+) -> dict[str, object]:
+    """Return the fields of an `exec.decided` or `file.decided` event: all that the verdict hangs on (replay.py).
+
+    `visible` is the command in an agent's wrapper, for people: the operation says what is really started.
+    """
     fields: dict[str, object] = {
         "operation": plain(operation),
         "effects": labels(assessment.effects),
@@ -246,6 +251,8 @@ def decided(operation: Operation, assessment: Assessment, verdict: Verdict, give
             fields |= {"refused": labels(verdict.effects), "approvable": verdict.approvable}
     if given is not NOTHING and (known := _given(given)):
         fields["given"] = known
+    if visible:
+        fields["visible"] = visible
     return fields
 
 

@@ -28,7 +28,7 @@ from broker.decide.narrowing import Tally, Wish, child_of, led_by_agent, refuse_
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer
-from broker.decide.wording import describe
+from broker.decide.wording import describe, shorten
 from broker.record import event
 from broker.record.recorded import (
     NotRecorded,
@@ -261,7 +261,9 @@ class _Judge:
         self._remember(one, task, verdict, scope, command=not given.gate)
         would = _answer(event.decided(operation, assessment, verdict))
         kind = MOOT if moot else _answer(one).against(would, task.had, _anyway(event.labels(task.envelope.effects)))
-        return _judged(one, describe(operation), _answer(one), would, kind)
+        visible = one.get("visible")
+        what = shorten(visible) if isinstance(visible, str) else describe(operation)
+        return _judged(one, what, _answer(one), would, kind)
 
     def _remember(self, one: dict[str, Any], task: _Task, verdict: Allow | Ask | Deny, scope: Grant | None, *, command: bool) -> None:
         """Remember what becomes of what this start opened, or of all that it started."""

@@ -18,7 +18,7 @@ from typing import Any
 from broker.classify.risk import Assessment
 from broker.decide.approval import ApprovalHistory, Approved, Refuse, Request, TypedWord, next_prompt
 from broker.decide.verdict import Allow, Ask, Deny, Layer
-from broker.decide.wording import describe, escape
+from broker.decide.wording import describe, escape, shorten
 from broker.errors import JournalError
 from broker.record import event
 from broker.request.operation import Exec, FileChange, Operation
@@ -35,7 +35,8 @@ class Question:
     """What is asked, and what to do about it. `settle` is called once, without any lock, unless it is withdrawn.
 
     `number` is the guard's. `digest` returns what the program's file is now ('': it cannot be read); `wait` has the guard wait on.
-    `failed` is told that something could not be recorded: then nothing more may happen in the task.
+    `failed` is told that something could not be recorded: then nothing more may happen in the task. `visible` is the command in
+    an agent's wrapper: it is shown in the operation's place, beside its whole argv.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Question:
     digest: Callable[[], str]
     record: Callable[..., None]
     failed: Callable[[JournalError], None]
+    visible: str = ""
     began: float = 0.0
     name: int = 0  # of the approval; 0: it is not shown yet
     request: Request | None = None
@@ -329,7 +331,7 @@ class ApprovalDesk:
         operation, now = question.operation, time.monotonic()
         prompt = next_prompt(self.history, question.request, now)
         row: dict[str, Any] = {
-            "approval": question.name, "tool": question.tool, "what": describe(operation),
+            "approval": question.name, "tool": question.tool, "what": _what(question),
             "class": question.request.risk.label, "effects": event.labels(question.request.effects),
             "refused": event.labels(question.ask.effects), "rule": question.ask.rule, "reason": question.ask.reason,
             "reasons": [
@@ -356,7 +358,11 @@ def _denied(question: Question, given: Given) -> Deny:
     return _denial(question, "approval.denied", reason, "Do as the operator says." if why else "Do it another way, or leave it.")
 
 
+def _what(question: Question) -> str:
+    return shorten(question.visible.strip()) or describe(question.operation)
+
+
 def _denial(question: Question, rule: str, reason: str, hint: str) -> Deny:
     return Deny(
-        what=describe(question.operation), effects=question.ask.effects, layer=Layer.APPROVAL, rule=rule, reason=reason, hint=hint,
+        what=_what(question), effects=question.ask.effects, layer=Layer.APPROVAL, rule=rule, reason=reason, hint=hint,
     )  # fmt: skip

@@ -24,7 +24,7 @@ from broker.decide.allowlist import needs_digest
 from broker.decide.client import files_touched
 from broker.decide.decide import names_a_shell
 from broker.decide.envelope import Envelope
-from broker.decide.gate import AGENT_PROGRAM, consider
+from broker.decide.gate import AGENT_PROGRAM, consider, visible_command
 from broker.decide.given import Given
 from broker.decide.refusal import nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
@@ -190,7 +190,8 @@ class Task:
         assessment, verdict, given = self._considered(operation, scope, at_gate=at_gate, interactive=asks)
         if self.must_record(operation, verdict, scope):
             kind = event.FILE_DECIDED if isinstance(operation, (FileChange, FileRead)) else event.EXEC_DECIDED
-            self._journal.append(kind, task=self.path, **event.decided(operation, assessment, verdict, given))
+            told = event.decided(operation, assessment, verdict, given, visible=self._visible(operation, scope))
+            self._journal.append(kind, task=self.path, **told)
         if isinstance(verdict, Ask) and not asks:
             verdict = nobody_to_ask(operation, verdict)
         return assessment, verdict
@@ -212,9 +213,16 @@ class Task:
         given = Given(
             gate=at_gate, scope=self._scopes[scope], sha256=self._digest(operation) or "", layered=layered,
             real=deletes and os.path.lexists(getattr(operation, "path", "")),
-            agent=scope == AGENT_SCOPE and self.envelope.profile.agent is not None, interactive=interactive,
+            agent=self._asks_as_agent(scope), interactive=interactive,
         )  # fmt: skip
         return *consider(operation, self.envelope, context, given), given
+
+    def _asks_as_agent(self, scope: int) -> bool:
+        return scope == AGENT_SCOPE and self.envelope.profile.agent is not None
+
+    def _visible(self, operation: Operation, scope: int) -> str:
+        """Return the command that an agent's own process wrapped, as its user sees it; '': none."""
+        return visible_command(operation, self.envelope, self._context_of(operation)) if self._asks_as_agent(scope) else ""
 
     def must_record(self, operation: Operation, verdict: Verdict, scope: int | str = 0) -> bool:
         """Whether this decision gets a line of its own. Raises JournalError when no more may be written.
@@ -292,12 +300,13 @@ class Task:
         if isinstance(verdict, Ask):
             # Not to be kept by the guard: an approval is for this one start.
             allow = wire.Answer(request=asked.request, allow=True, scope=self._after(asked.scope))
-            return self._hold("exec", operation, assessment, verdict, allow, refuse)
+            visible = self._visible(operation, self._known(asked.scope))
+            return self._hold("exec", operation, assessment, verdict, allow, refuse, visible=visible)
         return refuse(verdict)
 
     def _hold(
         self, tool: str, operation: Operation, assessment: Assessment, ask: Ask, allow: wire.Answer,
-        refuse: Callable[[Deny], wire.Answer],
+        refuse: Callable[[Deny], wire.Answer], *, visible: str = "",
     ) -> wire.Answer | None:  # fmt: skip
         """Put a question on the desk, and return nothing; where it has no room, what refuses it."""
         from broker.task.desk import Question
@@ -309,6 +318,7 @@ class Task:
             number=allow.request, tool=tool, operation=operation, assessment=assessment, ask=ask,
             settle=lambda verdict: send(allow if isinstance(verdict, Allow) else refuse(verdict)), wait=lambda: send(wait),
             digest=lambda: self._program_now(operation), record=self.record, failed=self.cannot_record,
+            visible=visible,
         ))  # fmt: skip
         return refuse(full) if full is not None else None
 

@@ -14,7 +14,7 @@ from broker.classify.context import Context
 from broker.classify.risk import Risk
 from broker.decide.agent import Agent
 from broker.decide.envelope import Envelope
-from broker.decide.gate import consider
+from broker.decide.gate import consider, visible_command
 from broker.decide.given import Given
 from broker.decide.profile import AllowEntry, Profile, up_to
 from broker.decide.trust import Trust
@@ -60,9 +60,20 @@ COMMANDS = [
 @pytest.mark.parametrize("ceiling", [Risk.SAFE, Risk.LOCAL_WRITE, Risk.CODE_EXECUTION])
 def test_a_wrapped_command_gets_the_verdict_that_it_gets_alone(command: str, ceiling: Risk) -> None:
     alone = ask(bash("/bin/bash", "-c", command), of=envelope(ceiling=ceiling))
-    assert ask(bash(*claude(quoted(command))), of=envelope(ceiling=ceiling)) == alone
+    assert ask(bash(*claude(quoted(command))), of=envelope(ceiling=ceiling)) == named(alone, command)
     with_gemini = replace(bash(*gemini(command)), argv=("/bin/bash", *gemini(command)[1:]))
-    assert ask(with_gemini, of=envelope("gemini", ceiling=ceiling)) == ask(bash("/bin/bash", "-c", command), of=envelope("gemini", ceiling=ceiling))
+    assert ask(with_gemini, of=envelope("gemini", ceiling=ceiling)) == named(ask(bash("/bin/bash", "-c", command), of=envelope("gemini", ceiling=ceiling)), command)
+
+
+def named(verdict: Verdict, command: str) -> Verdict:
+    """Return a verdict whose refusal names the command, and no shell: so its user sees it."""
+    return replace(verdict, what=command) if isinstance(verdict, Deny) else verdict
+
+
+def test_a_command_is_shown_without_the_wrapper_that_its_agent_put_around_it() -> None:
+    assert visible_command(bash(*claude(quoted("cat < .env"))), envelope(), CONTEXT) == "cat < .env"
+    assert visible_command(bash("/bin/bash", "-c", "cat < .env"), envelope(), CONTEXT) == ""
+    assert visible_command(bash(*gemini("ls")), envelope(), CONTEXT) == ""  # another agent's wrapper is a text like any other
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=80))

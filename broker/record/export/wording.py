@@ -35,6 +35,8 @@ def what_of(one: dict[str, Any]) -> str:
     """Return what an event is about, in words."""
     if isinstance(what := one.get("what"), str):
         return what
+    if isinstance(visible := one.get("visible"), str):  # what stood in an agent's wrapper; the operation has the whole of it
+        return visible
     operation = one.get("operation")
     if isinstance(operation, dict):
         match operation.get("kind"):
