@@ -157,22 +157,10 @@ def _print(one: Watched, row: dict[str, Any], *, as_json: bool) -> None:
 
 def lines_of(name: str, row: dict[str, Any]) -> list[str]:
     """Return a question for people: all of it, one argument a line, with whatever a terminal would act on written out."""
-    from broker.cli.terminal import Colours, escape
+    from broker.cli.question_text import question
+    from broker.cli.terminal import Colours
 
-    colours = Colours(sys.stdout)
-    wants = "wants to start a program" if row["tool"] == "exec" else f"wants to {escape(row.get('action', 'change'))} a path"
-    lines = [f"{colours.paint(name, 'bold')}  root {wants}: {colours.risk(row['class'])}  ({row['left']:.0f} s left)"]
-    lines += [f"  why      {escape(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]]
-    lines.append(f"  refused  {escape(row['reason'])}")
-    if row["tool"] == "exec":
-        known = f"sha256 {row['sha256']}" if row["sha256"] else "its content is not known"
-        lines += [f"  program  {escape(row['program'])}  ({known})", f"  cwd      {escape(row['cwd'])}"]
-        lines += [f"  argv {number:>3}  {escape(token)}" for number, token in enumerate(row["argv"])]
-        lines += [f"  env      {escape(key)}={escape(value)}" for key, value in row["env"]]
-    else:
-        lines += [f"  {'path' if not number else 'other'}".ljust(11) + escape(row[key])
-                  for number, key in enumerate(("path", "other")) if row.get(key)]  # fmt: skip
-    return lines
+    return question(name, row, Colours(sys.stdout))
 
 
 def _answer(word: str, how: str, args: argparse.Namespace) -> int:

@@ -1,0 +1,107 @@
+"""How a question of `broker run --ask` reads: on the terminal of the run, and in `broker approvals show` and `watch`.
+
+In: a row of the desk (broker/task/desk.py). Out: lines that no terminal acts on. What a process wrote is shown exactly: each
+argument on its own line, and whatever is not plainly visible, or would make a terminal put characters in another order or on
+top of one another, written out.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from broker.cli.terminal import Colours, escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_VALUE = 200_000  # characters of one value; an argument list has at most 160 KiB
+# Letters and signs that look like nothing at all, though they count as visible.
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+_RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
+# What has a place of its own below. What else a row holds is shown as it is, by its name.
+_PLACED = frozenset((
+    "approval", "tool", "what", "class", "effects", "refused", "rule", "reason", "reasons", "sha256", "session", "word", "seconds",
+    "left", "argv", "path", "program", "cwd", "env", "action", "other", "task", "claims", "id", "run",
+))  # fmt: skip
+
+
+def exact(text: str) -> str:
+    r"""Return the text as it can be read letter by letter: \u0301 for what joins the letter before it, \u05d0 for what turns the line."""
+    text = escape(text)
+    return text if text.isascii() else "".join(char if _stands_alone(char) else _written_out(char) for char in text)
+
+
+def _stands_alone(char: str) -> bool:
+    return char not in _BLANK and unicodedata.category(char)[0] != "M" and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT
+
+
+def _written_out(char: str) -> str:
+    code = ord(char)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def head(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
+    """Return the two lines that must always be seen: who wants what of which class, and why it was refused."""
+    wants = "wants to start a program" if row["tool"] == "exec" else f"wants to {exact(row.get('action', 'change'))} a path"
+    who = exact(str(row.get("task", "root")))
+    return [
+        f"{colours.paint(name, 'bold')}  {who} {wants}: {colours.risk(row['class'])}  ({row['left']:.0f} s left)",
+        f"  refused  {exact(row['reason'])}",
+    ]
+
+
+def details(row: dict[str, Any]) -> list[str]:
+    """Return all the rest, with nothing in it that a model wrote but what the program is given."""
+    lines = [f"  why      {exact(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]]
+    if row["tool"] == "exec":
+        known = f"sha256 {row['sha256']}" if row["sha256"] else "its content is not known"
+        lines += [f"  program  {exact(row['program'])}  ({known})", f"  cwd      {exact(row['cwd'])}"]
+        lines += [f"  argv {number:>3}  {exact(token)}" for number, token in enumerate(row["argv"])]
+        lines += [f"  env      {exact(key)}={exact(value)}" for key, value in row["env"]]
+    else:
+        lines += [f"  {'path' if not number else 'other'}".ljust(11) + exact(row[key])
+                  for number, key in enumerate(("path", "other")) if row.get(key)]  # fmt: skip
+    for key, value in row.items():
+        if key not in _PLACED and value not in (None, "", [], {}):
+            lines += named(key, value)
+    return lines
+
+
+def question(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
+    """Return all of a question."""
+    return [*head(name, row, colours), *details(row)]
+
+
+def named(key: str, value: object) -> list[str]:
+    """Return a value by its name: a text line by line, a table or a list part by part."""
+    label = f"  {exact(key)}".ljust(11)
+    match value:
+        case str():
+            return [label + exact(line[:MOST_VALUE]) for line in value.split("\n")]
+        case dict():
+            return [line for part, inner in value.items() for line in named(f"{key} {part}", inner)]
+        case list() | tuple():
+            return [line for inner in value for line in named(key, inner)]
+        case _:
+            return [label + exact(str(value))]
+
+
+# In a frame
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """Break a line of `exact` text at so many columns; what goes on is indented. At least one line.
+
+    Every character beyond ASCII counts as two columns, whatever the terminal makes of it: then none is cut off.
+    """
+    indent = " " * min(11, columns // 4)
+    rows, row, used = [], "", 0
+    for char in line:
+        width = 1 if char < "\x7f" else 2
+        if used + width > columns:
+            rows.append(row)
+            row, used = indent, len(indent)
+        row += char
+        used += width
+    return [*rows, row]
