@@ -447,11 +447,12 @@ def _shown(plan: Plan, image_volumes: tuple[str, ...]) -> tuple[list[dict[str, o
         (run_dir / "guard").touch()  # a mount needs something to lie on
     if plan.guard and not os.path.samefile(plan.guard, run_dir / "guard"):
         binds.append(Bind(source=plan.guard, target=f"{INSIDE}/guard"))
-    # The image knows nobody of this uid; tools that ask who they are get the answer of the task's folder.
+    # The image knows nobody of this uid; tools that ask who they are get the answer of the task's folder. Nor does its
+    # /etc/profile know the client.
     named = {bind.target for bind in binds}
-    for name in ("passwd", "group"):
-        if (run_dir / name).exists() and f"/etc/{name}" not in named:
-            binds.append(Bind(source=str(run_dir / name), target=f"/etc/{name}"))
+    for name, target in (("passwd", "/etc/passwd"), ("group", "/etc/group"), ("login.sh", "/etc/profile.d/broker.sh")):
+        if (run_dir / name).exists() and target not in named:
+            binds.append(Bind(source=str(run_dir / name), target=target))
 
     shown = visible(binds)
     mounts = [mount for bind in shown for mount in bind_mounts(bind)]

@@ -149,6 +149,10 @@ def _one_at_a_time(base: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+# An image's /etc/profile sets PATH anew: a login shell, which some agents start for each command, would lose the client.
+LOGIN = 'case ":$PATH:" in *:/run/broker/bin:*) ;; *) PATH="/run/broker/bin:$PATH" ;; esac\n'
+
+
 def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
     """Make the folder that is shown inside as /run/broker: the guard, and the list of denials."""
     folder = base / f"task-{task}"
@@ -173,7 +177,8 @@ def make_task_folder(base: Path, task: str, uid: int, gid: int) -> Path:
         ("" if gid == 0 else "root:x:0:\n") + f"agent:x:{gid}:\n" + ("" if gid == 65534 else "nogroup:x:65534:\n"),
         encoding="ascii",
     )
-    for name, mode in (("passwd", 0o644), ("group", 0o644), ("denials.jsonl", 0o644)):
+    (folder / "login.sh").write_text(LOGIN, encoding="ascii")
+    for name, mode in (("login.sh", 0o644), ("passwd", 0o644), ("group", 0o644), ("denials.jsonl", 0o644)):
         (folder / name).chmod(mode)  # whatever our umask is
     if os.geteuid() == 0:
         # The task's user may look, and no more: root writes here, and must not be led elsewhere by a link.

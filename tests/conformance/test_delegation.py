@@ -430,3 +430,8 @@ def test_an_agent_that_the_operator_listed_leads_a_sub_task_and_all_it_starts_is
 
     refused = outcome(lead, "--profile", "critic", "--trust", "trusted", "--", str(script), profile="strict")
     assert (refused["status"], refused["exit_code"]) == ("denied", 126)
+
+
+def test_a_login_shell_finds_the_client_whatever_the_images_profile_makes_of_path(broker: Broker) -> None:
+    done = broker.run("bash", "-lc", "command -v broker")
+    assert (done.code, done.out) == (0, b"/run/broker/bin/broker\n")

@@ -49,7 +49,7 @@ def test_a_mark_survives_being_written_and_read() -> None:
 
 def test_a_task_folder_holds_the_guard_and_nothing_that_the_task_can_change(base: Path) -> None:
     folder = runtime.make_task_folder(base, "one", os.geteuid(), os.getegid())
-    assert {entry.name for entry in folder.iterdir()} == {"owner", "guard", "bin", "denials.jsonl", "passwd", "group"}
+    assert {entry.name for entry in folder.iterdir()} == {"owner", "guard", "bin", "denials.jsonl", "login.sh", "passwd", "group"}
     assert (folder / "guard").stat().st_mode & 0o022 == 0
 
 
