@@ -50,7 +50,7 @@ def _judge(args: argparse.Namespace) -> int:
     import json
     import sys
 
-    from broker.cli.judge_text import decision_lines, verdict_lines
+    from broker.cli.judge_text import Hearing, decision_lines
     from broker.cli.terminal import Colours, escape
     from broker.enforce.layer import find_layer, layers_base
     from broker.exit_codes import HELD_BACK, OK
@@ -64,10 +64,11 @@ def _judge(args: argparse.Namespace) -> int:
     panel = load_panel(args.panel, profile_dirs=args.profile_dir, workspace=layer.manifest.workspace)
     colours = Colours(sys.stderr if args.json else sys.stdout)
     print(f"task    {layer.run} in {escape(layer.manifest.workspace)}", file=sys.stderr)
-    told = None if args.json else lambda verdict: print(verdict_lines(verdict, colours), end="", flush=True)
+    hearing = None if args.json else Hearing(panel, sys.stdout)
     decision = judge_kept(
-        panel, layer, Watcher(called=answer, ways_out=ways_out), engine=args.engine, goal=args.goal, told=told
-    )
+        panel, layer, Watcher(called=answer, ways_out=ways_out), engine=args.engine, goal=args.goal,
+        told=hearing.told if hearing is not None else None, begun=hearing.begun if hearing is not None else None,
+    )  # fmt: skip
     if args.json:
         print(json.dumps(decision.as_dict()))
     else:

@@ -6,10 +6,49 @@ from broker.cli.terminal import Colours, escape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TextIO
+
+    from broker.panel.definition import Panel
     from broker.panel.verdict import Decision, Finding, Verdict
 
 MARGIN = "        "
+WIPE = "\r\x1b[K"
 _SHOWN = {"reproduced": "reproduced", "not_reproduced": "did NOT reproduce", "refused": "refused to run", "not_run": "did not run"}
+
+
+class Hearing:
+    """Tells an operator of a panel while it is heard: each verdict as it comes, and on a terminal who is at it still."""
+
+    def __init__(self, panel: Panel, stream: TextIO) -> None:
+        """Tell it on a stream."""
+        import threading
+
+        self._of, self._stream, self._colours = len(panel.judges), stream, Colours(stream)
+        self._at_it: list[str] = []
+        self._heard = 0
+        self._lock = threading.Lock()
+
+    def begun(self, judge: str) -> None:
+        """A judge begins. Called on threads of their own."""
+        with self._lock:
+            self._at_it.append(judge)
+            self._write("")
+
+    def told(self, verdict: Verdict) -> None:
+        """A judge has spoken, and what it says was looked at."""
+        with self._lock:
+            self._at_it = [name for name in self._at_it if name != verdict.judge]
+            self._heard += 1
+            self._write(verdict_lines(verdict, self._colours))
+            if self._heard == self._of:
+                self._heard, self._at_it = 0, []  # a further round, or trial
+
+    def _write(self, text: str) -> None:
+        if self._stream.isatty():
+            left = ", ".join(map(escape, self._at_it))
+            text = WIPE + text + (f"{'judges':<7} {self._heard} of {self._of} heard; at it: {left}" if left else "")
+        self._stream.write(text)
+        self._stream.flush()
 
 
 def verdict_lines(verdict: Verdict, colours: Colours) -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from broker.cli.report import Reporter
     from broker.panel.gate import Bench
-    from broker.panel.verdict import Decision, Verdict
+    from broker.panel.verdict import Decision
     from broker.stage import Watcher
     from broker.supervisor import RunRequest
     from broker.task.result import Result
@@ -20,8 +20,7 @@ def bench_for(args: argparse.Namespace, mode: str) -> Bench:
     """Return the panel that --land on-panel names. `mode` is how the task has its workspace. Raises UsageError, ProfileError."""
     import sys
 
-    from broker.cli.judge_text import verdict_lines
-    from broker.cli.terminal import Colours
+    from broker.cli.judge_text import Hearing
     from broker.errors import UsageError
     from broker.panel.definition import load_panel
     from broker.panel.gate import Bench
@@ -31,15 +30,12 @@ def bench_for(args: argparse.Namespace, mode: str) -> Bench:
             f"--land on-panel needs a copy-on-write workspace, and the profile has it {mode}: there is nothing to hold back. "
             'Set sandbox.workspace = "overlay" in the profile, or leave --land out'
         )
-    colours = Colours(sys.stderr)
-
-    def told(verdict: Verdict) -> None:
-        if not args.quiet:
-            sys.stderr.write(verdict_lines(verdict, colours))
-            sys.stderr.flush()
-
     panel = load_panel(args.panel, profile_dirs=args.profile_dir, workspace=args.workspace)
-    return Bench(panel=panel, goal=getattr(args, "goal", ""), told=told)
+    bench = Bench(panel=panel, goal=getattr(args, "goal", ""))
+    if not args.quiet:
+        hearing = Hearing(panel, sys.stderr)
+        bench.told, bench.begun = hearing.told, hearing.begun
+    return bench
 
 
 def carry_on_panel(args: argparse.Namespace, request: RunRequest, watcher: Watcher, reporter: Reporter) -> tuple[Result, dict[str, Any]]:

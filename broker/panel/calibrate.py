@@ -61,7 +61,7 @@ class Trial:
             "blocked": self.blocked, "located": self.located,
             "blocked_by": [one.judge for one in judges if one.verdict == BLOCK],
             "no_verdict": {one.judge: one.reason for one in judges if one.reason},
-            "seconds": round_to(sum(one.seconds for one in judges)), "cpu_seconds": round_to(sum(one.cpu_seconds for one in judges)),
+            "seconds": round_to(self.decision.seconds), "cpu_seconds": round_to(sum(one.cpu_seconds for one in judges)),
         }  # fmt: skip
 
 
@@ -112,7 +112,10 @@ def calibrate(
     panel: Panel, layer: Layer, watcher: Watcher, *, engine: str = "auto", goal: str = "", seed: int | None = None,
     tried: Callable[[Trial], None] | None = None,
 ) -> Report:  # fmt: skip
-    """Put a change with each known fault, and without any, to a panel. `tried` hears of each trial. Raises UsageError."""
+    """Put a change with each known fault, and without any, to a panel. `tried` hears of each trial.
+
+    Raises UsageError where there is nothing to ask about, and KeyboardInterrupt when somebody ended the judges of a trial.
+    """
     seed = secrets.randbits(32) if seed is None else seed
     report = Report(panel=panel.name, of=layer.run, seed=seed)
     command = ("broker", "judge", "calibrate", panel.name, "--change", layer.run)
@@ -133,6 +136,8 @@ def calibrate(
                     report.not_seeded[kind] = f"{defect.path if defect else ''} cannot be written: {error.strerror}"
                     continue
                 decision = convene(here.run, panel, copy, here.workspace, goal=goal, seed=seed + number)
+            if decision.ended:
+                raise KeyboardInterrupt
             title = defect.title if defect else "the change as it is"
             trial = Trial(
                 kind=kind, title=title, path=defect.path if defect else "", line=defect.line if defect else 0, clean=clean,

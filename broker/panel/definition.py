@@ -30,8 +30,9 @@ from broker.profiles.suggest import closest, did_you_mean
 MOST_JUDGES = 16
 TIME = 600.0  # seconds, of a judge
 EVIDENCE_TIME = 120.0  # seconds, of a command that shows a fault
+AT_ONCE = 4  # judges
 _SUFFIXES = (".toml", ".json")
-_PANEL_KEYS = ("description", "quorum", "time", "evidence_time", "judges")
+_PANEL_KEYS = ("description", "quorum", "time", "evidence_time", "at_once", "judges")
 _JUDGE_KEYS = ("name", "profile", "command", "trust", "prompt")
 
 
@@ -59,7 +60,10 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Who judges, and how many have to pass a change. `time` and `evidence_time` are seconds; `digest` is of the definition."""
+    """Who judges, and how many have to pass a change. `time` and `evidence_time` are seconds; `digest` is of the definition.
+
+    `at_once`: so many sandboxes of it may be there at a time.
+    """
 
     name: str
     judges: tuple[Judge, ...]
@@ -67,6 +71,7 @@ class Panel:
     description: str = ""
     time: float = TIME
     evidence_time: float = EVIDENCE_TIME
+    at_once: int = AT_ONCE
     source: str = ""
     digest: str = ""
 
@@ -152,12 +157,15 @@ def _panel(file: Path, rules: Rules, name: str, table: Mapping[str, Any], where:
         quorum = len(judges)
     if isinstance(quorum, bool) or not isinstance(quorum, int) or not 0 < quorum <= len(judges):
         raise ProfileInvalid(file, f'{at}.quorum: write "all", or how many of the {len(judges)} have to pass a change')
+    at_once = table.get("at_once", AT_ONCE)
+    if isinstance(at_once, bool) or not isinstance(at_once, int) or not 0 < at_once <= MOST_JUDGES:
+        raise ProfileInvalid(file, f"{at}.at_once: write how many judges may be heard at a time, from 1 to {MOST_JUDGES}")
     description = table.get("description", "")
     if not isinstance(description, str):
         raise ProfileInvalid(file, f"{at}.description: write a text")
     meaning = [quorum, [(one.name, one.profile.digest, one.argv, one.trust.label, one.prompt) for one in judges]]
     return Panel(
-        name=name, judges=judges, quorum=quorum, description=description, source=str(file),
+        name=name, judges=judges, quorum=quorum, at_once=at_once, description=description, source=str(file),
         time=_time(file, table, "time", TIME, at), evidence_time=_time(file, table, "evidence_time", EVIDENCE_TIME, at),
         digest=hashlib.sha256(json.dumps(meaning).encode()).hexdigest(),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from broker.errors import BrokerError, JournalError
 from broker.exit_codes import HELD_BACK
 from broker.panel.definition import Panel
-from broker.panel.round import Told, convene
+from broker.panel.round import Begun, Told, convene
 from broker.panel.verdict import Decision, plan_of
 from broker.stage import Stage, Watcher
 from broker.supervisor import RunRequest, run
@@ -58,6 +58,7 @@ class Bench:
     panel: Panel
     goal: str = ""
     told: Told | None = None
+    begun: Begun | None = None
     round: int = 1
     decision: Decision | None = None
 
@@ -66,8 +67,9 @@ class Bench:
         assert stage.layer is not None
         try:
             self.decision = convene(
-                stage.run, self.panel, stage.layer, stage.plot.workspace, round=self.round, goal=self.goal, told=self.told
-            )
+                stage.run, self.panel, stage.layer, stage.plot.workspace, round=self.round, goal=self.goal, told=self.told,
+                begun=self.begun,
+            )  # fmt: skip
         except JournalError:
             raise
         except (BrokerError, OSError) as error:
@@ -80,7 +82,8 @@ def work_until_clean(
 ) -> Result:
     """Run a worker, and again on what it left as long as the panel blocks that, so many times in all. Returns the last result.
 
-    Each round is a run of its own, which continues the one before. A worker that fails, or is ended, has no further round.
+    Each round is a run of its own, which continues the one before. A worker that fails, or is ended, has no further round, nor
+    has one whose judges somebody ended.
     `again` is told before each.
     """
     if bench.goal:
@@ -90,7 +93,7 @@ def work_until_clean(
         result = run(request, watcher)
         decision = bench.decision
         kept = result.changes.get("kept", "")
-        if decision is None or decision.passed or not kept or bench.round >= rounds:
+        if decision is None or decision.passed or decision.ended or not kept or bench.round >= rounds:
             return result
         if (result.status, result.exit_code) != ("finished", HELD_BACK):
             return result

@@ -13,7 +13,7 @@ from broker.enforce.layer import Layer
 from broker.enforce.workspace import Workspace
 from broker.errors import UsageError
 from broker.panel.definition import Panel
-from broker.panel.round import Told, convene
+from broker.panel.round import Begun, Told, convene
 from broker.panel.verdict import Decision
 from broker.record import event
 from broker.stage import Run, Watcher
@@ -43,10 +43,13 @@ def court(panel: Panel, layer: Layer, watcher: Watcher, *, engine: str = "auto",
         try:
             yield Court(run=run, workspace=plot.workspace)
             status = "finished"
+        except KeyboardInterrupt:
+            status = "killed"
+            raise
         finally:
             run.tree.ended(plot.node, status)
-            if status == "finished":
-                run.journal.append(event.RUN_FINISHED, status=status, exit_code=0)
+            if status != "failed":
+                run.journal.append(event.RUN_FINISHED, status=status, exit_code=0 if status == "finished" else 130)
 
 
 def refuse_judging(layer: Layer) -> None:
@@ -57,10 +60,11 @@ def refuse_judging(layer: Layer) -> None:
 
 
 def judge_kept(
-    panel: Panel, layer: Layer, watcher: Watcher, *, engine: str = "auto", goal: str = "", told: Told | None = None
-) -> Decision:
+    panel: Panel, layer: Layer, watcher: Watcher, *, engine: str = "auto", goal: str = "", told: Told | None = None,
+    begun: Begun | None = None,
+) -> Decision:  # fmt: skip
     """Put kept changes to a panel. Nothing lands by that: but what was blocked lands by nothing but an operator's own word."""
     with layer.locked():
         command = ("broker", "judge", layer.run, "--panel", panel.name)
         with court(panel, layer, watcher, engine=engine, command=command) as here:
-            return convene(here.run, panel, layer, here.workspace, goal=goal, told=told)
+            return convene(here.run, panel, layer, here.workspace, goal=goal, told=told, begun=begun)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 PASS, BLOCK = "pass", "block"
@@ -77,7 +77,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a panel said of one change. `change` is its digest, `of` the run that made it; `order` the judges as they came."""
+    """What a panel said of one change. `change` is its digest, `of` the run that made it; `order` the judges as they began.
+
+    `ended` says why somebody ended it before all judges were heard ('': nobody did); `seconds` is how long all of it took.
+    """
 
     panel: str
     verdict: str
@@ -90,7 +93,8 @@ class Decision:
     verdicts: tuple[Verdict, ...] = ()
     reason: str = ""
     run: str = ""
-    spent: dict[str, float] = field(default_factory=dict)
+    ended: str = ""
+    seconds: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -108,6 +112,7 @@ class Decision:
         return {
             "panel": self.panel, "verdict": self.verdict, "reason": self.reason, "change": self.change, "of": self.of,
             "run": self.run, "round": self.round, "seed": self.seed, "quorum": self.quorum, "order": list(self.order),
+            "ended": self.ended, "seconds": round(self.seconds, 3),
             "judges": [verdict.as_dict() for verdict in self.verdicts], "plan": plan_of(self.findings),
         }  # fmt: skip
 

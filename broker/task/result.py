@@ -123,6 +123,7 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
 
 _STOPPED = {
     "killed": "ended on request (broker tasks kill)",
+    "interrupted": "ended on request",
     "caller": "whoever asked for it is gone",
     "parent": "the task above it has ended",
 }

@@ -145,6 +145,7 @@ class Tree:
         self._hear = [hear] if hear is not None else []
         self.root: Node | None = None
         self._beside = 0
+        self._beside_stopped = ""
 
     def listen(self, hear: Hear) -> None:
         """Tell somebody of each change: begun, running, denied, usage, stopped, ending, landing, ended.
@@ -191,9 +192,22 @@ class Tree:
             node = make(f"panel/{self._beside}")
             if self.root is not None:
                 self.root.children.append(node)
-                node.stopped = self.root.stopped
+                node.stopped = self.root.stopped or self._beside_stopped
             self._tell("begun", node)
             return node
+
+    def stop_beside(self, reason: str) -> None:
+        """End all judges, also those that have yet to begin."""
+        with self._lock:
+            self._beside_stopped = self._beside_stopped or reason
+            for node in self.root.children if self.root is not None else ():
+                if node.parent is None:
+                    self._stop(node, reason)
+
+    @property
+    def beside_stopped(self) -> str:
+        """Why no judge may go on or begin; '': they may."""
+        return self._beside_stopped
 
     @staticmethod
     def _tally(node: Node, below: int) -> Tally:
@@ -271,7 +285,12 @@ class Tree:
         """
         with self._lock:
             node = self.find(path)
-            return [] if node is None else self._stop(node, reason)
+            if node is None:
+                return []
+            stopped = self._stop(node, reason)
+            if node is self.root and stopped:
+                self._beside_stopped = self._beside_stopped or reason  # the judges to come, too
+            return stopped
 
     def stop_below(self, node: Node, reason: str, *, seconds: float) -> list[str]:
         """End all below a task, and wait until they have ended (at most so long). Return the paths of those that have not."""

@@ -64,7 +64,7 @@ class Court:
         """Run `broker judge`."""
         panel = [] if what == "calibrate" else ["--panel", "review"]
         where = ["--engine", self.broker.engine, "--profile-dir", str(self.broker.profiles)]
-        return self.broker.verb("judge", what, *options, *panel, *where, patience=240)
+        return self.broker.verb("judge", what, *options, *panel, *where, patience=240, at=self.broker.workspace)
 
     def work(self, script: str, panel: str = "review", *options: str, profile: str = "worker") -> Done:
         return self.broker.run("/bin/sh", "-c", script, options=["--land", "on-panel", panel, *options], profile=profile)
@@ -256,7 +256,7 @@ def test_judges_come_in_an_order_that_a_recorded_seed_gives(court: Court) -> Non
     convened = court.events("panel.convened")[0]
     names = ["j1", "j2", "j3", "j4"]
     random.Random(convened["seed"]).shuffle(names)
-    assert convened["order"] == names == [one["judge"] for one in court.events("judge.verdict")] == done["panel"]["order"]
+    assert convened["order"] == names == done["panel"]["order"] == [one["judge"] for one in done["panel"]["judges"]]
 
 
 def test_some_of_a_panel_are_enough_where_the_operator_says_so(court: Court) -> None:
@@ -267,6 +267,114 @@ def test_some_of_a_panel_are_enough_where_the_operator_says_so(court: Court) -> 
 
     assert (done.code, done["panel"]["verdict"]) == (0, "pass")
     assert court.events("panel.decided")[0]["blocked_by"] == ["j3"]
+
+
+# --- several at once
+
+# Looks for the others while they are there, in every way that one sandbox could see another; then passes.
+MEETS = """#!/usr/bin/python3
+import json, os, re, socket, time
+own = os.environ["BROKER_TICKET"]
+mark = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM); mark.bind(chr(0) + "judge-" + own)
+port = socket.socket(); port.bind(("127.0.0.1", 0)); port.listen()
+for folder in ("/tmp", "/dev/shm", os.environ["HOME"]):
+    with open(folder + "/ticket-" + own, "w") as file: file.write(own)
+while not os.path.exists("GATE"): time.sleep(0.01)
+
+def seen():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for name in ("environ", "cmdline"):
+            try: yield open(f"/proc/{pid}/{name}", "rb").read().decode("utf-8", "replace")
+            except OSError: pass
+    yield open("/proc/net/unix").read()
+    yield open("/proc/net/tcp").read()
+    for top in ("/tmp", "/dev/shm", "/run", "/var", os.environ["HOME"]):
+        for folder, _, names in os.walk(top):
+            yield " ".join(names)
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    if os.path.isfile(path) and not os.path.islink(path): yield open(path, "rb").read(1 << 16).decode("utf-8", "replace")
+                except OSError: pass
+
+text = chr(10).join(seen())
+others = len(set(re.findall("(?:judge|ticket)-([0-9a-f]{32})", text)) - {own})
+listening = open("/proc/net/tcp").read().count(" 0A ")
+processes = [pid for pid in os.listdir("/proc") if pid.isdigit() and open(f"/proc/{pid}/cmdline").read().find("meets") >= 0]
+found = [{"file": key, "severity": "low", "claim": json.dumps(value)} for key, value in
+         {"own": own in text, "others": others, "processes": len(processes), "listening": listening}.items()]
+print(json.dumps({"verdict": "pass", "ticket": own, "findings": found}))
+"""
+
+
+def test_judges_are_heard_at_the_same_time_and_none_finds_a_trace_of_another(court: Court) -> None:
+    gate = court.judges / "gate"
+    court.panel(*[court.program("meets", MEETS.replace("GATE", str(gate)))] * 3)
+
+    with court.broker.started("/bin/sh", "-c", "echo new > code.txt", options=["--land", "on-panel", "review"], profile="worker") as running:
+        until(lambda: len([pid for pid in court.broker.inside() if command_of(pid) == b"meets"]) == 3, "three judges at once")
+        gate.touch()
+        done = running.finish()
+
+    assert (done.code, done["panel"]["verdict"]) == (0, "pass"), done["panel"]
+    for one in done["panel"]["judges"]:
+        assert seen_by(one) == {"own": True, "others": 0, "processes": 1, "listening": 1}
+    assert len({row["change"] for row in court.events("judge.verdict")}) == 1
+
+
+def test_no_more_judges_are_heard_at_once_than_the_panel_says(court: Court) -> None:
+    first = court.judges / "first"
+    waits = WAITS.replace("GATE", str(first))
+    court.panel(*[court.program("waits", waits)] * 3, at_once=1)
+
+    with court.broker.started("/bin/sh", "-c", "echo new > code.txt", options=["--land", "on-panel", "review"], profile="worker") as running:
+        until(lambda: [row for row in court.events("spawn.started") if row["task"] == "panel/1"], "the first judge")
+        first.touch()
+        done = running.finish()
+
+    assert done.code == 0, done.err
+    rows = [(row["type"], row["task"]) for row in court.broker.events() if row["task"].startswith("panel/")]
+    ends = [rows.index(("task.finished", f"panel/{number}")) for number in (1, 2)]
+    starts = [rows.index(("task.created", f"panel/{number}")) for number in (2, 3)]
+    assert ends[0] < starts[0] and ends[1] < starts[1], "one is gone before the next one comes"
+
+
+def test_ctrl_c_ends_all_judges_those_that_wait_too_and_no_further_round_begins(court: Court) -> None:
+    court.panel(*[court.program("waits", WAITS.replace("GATE", str(court.judges / "gate")))] * 3, at_once=2)
+
+    options = ["--land", "on-panel", "review", "--rounds", "3"]
+    with court.broker.started("/bin/sh", "-c", "echo good > code.txt", options=options, profile="worker") as running:
+        until(lambda: len([pid for pid in court.broker.inside() if command_of(pid) == b"waits"]) == 2, "two judges")
+        running.process.send_signal(signal.SIGINT)
+        done = running.finish()
+
+    assert (done.code, done["panel"]["ended"], len(court.broker.journals())) == (76, "interrupted", 1)
+    reasons = sorted(one["reason"].partition(",")[0] for one in done["panel"]["judges"])
+    assert reasons == ["crashed: killed", "crashed: killed", "not started: it was ended (interrupted)"]
+    assert len([row for row in court.events("task.created") if row["task"].startswith("panel/")]) == 2
+    assert not (court.broker.workspace / "code.txt").exists()
+    assert court.broker.nothing_survives()
+
+
+def test_a_judge_that_crashes_among_others_blocks_and_they_are_heard_all_the_same(court: Court) -> None:
+    crash = court.program("crash", "#!/usr/bin/python3\nimport os\nos.abort()\n")
+    court.panel(court.program("pass", PASS), crash, court.program("also", PASS))
+
+    done = court.work("echo new > code.txt")
+
+    assert (done.code, {one["judge"]: one["verdict"] for one in done["panel"]["judges"]}) == (76, {"j1": "pass", "j2": "block", "j3": "pass"})
+
+
+def test_who_ends_a_run_ends_all_its_judges(court: Court) -> None:
+    court.panel(*[court.program("waits", WAITS.replace("GATE", str(court.judges / "gate")))] * 3, at_once=2)
+
+    with court.broker.started("/bin/sh", "-c", "echo good > code.txt", options=["--land", "on-panel", "review"], profile="worker") as running:
+        until(lambda: len([pid for pid in court.broker.inside() if command_of(pid) == b"waits"]) == 2, "two judges")
+        ended = court.broker.verb("tasks", "kill", court.broker.journals()[-1].stem)
+        done = running.finish()
+
+    assert (ended.returncode, done.code, done["panel"]["ended"]) == (0, 76, "killed"), ended
+    assert court.broker.nothing_survives()
 
 
 # --- evidence
