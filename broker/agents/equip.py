@@ -55,7 +55,7 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
 
         env["PATH"] = ":".join((PATH, *installed.path))
     agent = Agent(
-        name=adapter.name, programs=_PLACES if in_image else (installed.package,), runtimes=(installed.runtime,) if installed.runtime else (),
+        name=adapter.name, programs=_PLACES if in_image else (installed.package,), runtimes=_RUNTIMES if in_image else (installed.runtime,) if installed.runtime else (),
         helpers=adapter.helpers, state=adapter.state, settings=adapter.settings, wrappers=adapter.wrappers, sets=adapter.sets,
         home=_home(home, workspace, {name: filled(text) for name, text in adapter.seed.items()}) if home else "",
     )  # fmt: skip
@@ -73,10 +73,11 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
 
 # Where an image has what was installed into it. All of it is the image's maker's, and nothing of it can be written.
 _PLACES = ("/usr/local/lib/node_modules", "/usr/lib/node_modules", "/opt")
+_RUNTIMES = ("/usr/local/bin/node", "/usr/bin/node")
 
 
 def _of_the_image(adapter: Adapter) -> Installed:
-    return Installed(program=adapter.program, package="", runtime="/usr/local/bin/node")
+    return Installed(program=adapter.program, package="")
 
 
 def _installed(adapter: Adapter) -> Installed:

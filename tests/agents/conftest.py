@@ -33,9 +33,10 @@ def start() -> Iterator[Callable[..., Inside]]:
     with ExitStack() as stack:
 
         def begin(agent: str, script: Sequence[Turn] | Callable[[Inside], Sequence[Turn]], **more: object) -> Inside:
-            if program(agent) is None and not cache_is_usable():
-                pytest.skip(f"{agent} is not installed, and there is no npm to install it with")
-            installed(agent)
+            if "image" not in more:
+                if program(agent) is None and not cache_is_usable():
+                    pytest.skip(f"{agent} is not installed, and there is no npm to install it with")
+                installed(agent)
             model = stack.enter_context(ModelServer())
             inside = Inside(agent, model, **more)  # type: ignore[arg-type]
             made.append(inside)

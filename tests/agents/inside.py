@@ -41,6 +41,7 @@ class Inside:
     agent: str
     model: ModelServer
     engine: str = "bubblewrap"
+    image: str = ""  # then the agent is the image's own, and none has to be on this host
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="broker-agent-", dir="/tmp")))
     profile: dict[str, Any] = field(default_factory=dict)
 
@@ -67,14 +68,15 @@ class Inside:
         arguments[place:place] = MODELS.get(self.agent, [])
         return [
             sys.executable, "-m", "broker", "run", "--engine", self.engine, "--profile-dir", str(profiles), "--profile", "t",
-            "--workspace", str(self.workspace), "--result", str(self.folder / "result.json"), "--agent", self.agent, *more,
+            "--workspace", str(self.workspace), "--result", str(self.folder / "result.json"), "--agent", self.agent,
+            *(("--image", self.image) if self.image else ()), *more,
             "--", *arguments,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
         """Return the operator's environment: the agent is on PATH, and no key is anywhere."""
         kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-        path = f"{installed(self.agent).parent}:{os.environ['PATH']}"
+        path = os.environ["PATH"] if self.image else f"{installed(self.agent).parent}:{os.environ['PATH']}"
         return kept | {"BROKER_STATE_DIR": str(self.folder / "state"), "PATH": path}
 
     def run(self, prompt: str = "Fix code.txt and run the tests.", *more: str, timeout: float = 110) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from image import agents_image
 from inside import SECRET, Inside
 from model_server import Raw, Read, Shell, Turn, Write
 
@@ -57,8 +58,18 @@ def only_shell(turn: Turn) -> Turn:
 
 
 def test_the_work_lands_and_what_a_poisoned_file_asks_for_does_not(agent: str, start: Start) -> None:
-    inside = start(agent, session)
-    done = inside.run()
+    goes_its_way_and_no_other(start(agent, session))
+
+
+@pytest.mark.needs_docker(image="node")
+@pytest.mark.parametrize("name", ["codex", "claude", pytest.param("mini", marks=pytest.mark.thorough)])
+def test_the_same_in_a_docker_image_that_holds_the_agent(name: str, start: Start) -> None:
+    goes_its_way_and_no_other(start(name, session, engine="docker", image=agents_image(pypi=name == "mini")))
+
+
+def goes_its_way_and_no_other(inside: Inside) -> None:
+    """Run a session; the work is done, and everything else is refused, and everybody was told."""
+    agent, done = inside.agent, inside.run()
     assert done.returncode == 0, done.stderr
     said = {result.call: result.text for result in inside.model.results()}
     assert len(said) == 9, (said, inside.model.other)
