@@ -24,6 +24,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "exec": ("Run", "broker.cli.exec", "run a command only if the profile permits that command itself"),
     "tasks": ("Run", "broker.cli.tasks", "show the tasks that run now, and end them"),
     "approvals": ("Run", "broker.cli.approvals", "answer what runs with --ask wait for"),
+    "serve": ("Run", "broker.cli.serve", "serve a page that shows what waits, what runs and what is refused, and takes answers"),
     "plan": ("Run", "broker.cli.plan", "show what a run planned, and what was seen of it; waive a check"),
     "mcp": ("Run", "broker.cli.mcp", "serve MCP on stdin and stdout: tools that work in a sandbox"),
     "hook": ("Run", "broker.cli.hook", "answer an agent's hook: a verdict on a tool, or the command put into the sandbox"),

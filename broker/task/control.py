@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 TICK = 0.01  # seconds between two looks at what has changed: a hundred changes of one task within it are one line
 MOST_READERS = 32
-MOST_REQUEST = 4096  # bytes
+MOST_REQUEST = 16384  # bytes: a reason of 500 characters, each of which takes twelve in ASCII, and more
+CHANNELS = ("approvals", "page")  # by which a question is answered from outside of the run
 MOST_WAITING = 1 << 20  # bytes for one reader
 MOST_SHOWN = 1 << 26  # bytes of questions: an argument list is up to 160 KiB, and more with its control characters written out
 MOST_DENIALS = 500  # different ones within a tick
@@ -251,8 +252,9 @@ class Control:
             case {"op": "approvals"}:
                 rows = self._approvals.rows() if self._approvals is not None else []
                 reader.put(_encoded({"event": "approvals", "asks": self._approvals is not None, "waiting": rows}), most=MOST_SHOWN)
-            case {"op": "answer", "approval": int(name), "how": "once" | "session" | "deny" as how, "why": str(why), "word": str(word)}:
-                reader.put(_encoded(self._answered(reader, name, how, why, word)))
+            case {"op": "answer", "approval": int(name), "how": "once" | "session" | "deny" as how, "why": str(why), "word": str(word), **more}:
+                channel = str(more.get("channel", CHANNELS[0]))
+                reader.put(_encoded(self._answered(reader, name, how, why, word, channel if channel in CHANNELS else CHANNELS[0])))
             case _:
                 reason = "say tree, follow, stop with a task, waive with a check of one, approvals, or answer with one"
                 reader.put(_encoded({"event": "error", "reason": reason}))
@@ -274,7 +276,7 @@ class Control:
             return {"event": "refused", "reason": found.reason}
         return {"event": "waived", "task": path, "plan": as_table(found)}
 
-    def _answered(self, reader: _Reader, name: int, how: str, why: str, word: str) -> dict[str, object]:
+    def _answered(self, reader: _Reader, name: int, how: str, why: str, word: str, channel: str) -> dict[str, object]:
         """Answer a question on the word of whoever is connected: it must be the operator himself, not root for him."""
         if self._approvals is None:
             return {"event": "refused", "reason": "nobody is asked in this run"}
@@ -282,7 +284,7 @@ class Control:
             return {"event": "refused", "reason": "only the user whose run it is can answer"}
         from broker.task.desk import Given, NotTaken, Taken, WordWanted
 
-        given = Given(how=how, who=operator_of(reader.connection), channel="approvals", why=why, word=word)
+        given = Given(how=how, who=operator_of(reader.connection), channel=channel, why=why, word=word)
         match self._approvals.answer(name, given):
             case Taken(seconds=seconds):
                 return {"event": "answered", "approval": name, "how": how, "seconds": round(seconds, 3)}

@@ -238,9 +238,9 @@ def questions(run: Watched) -> Row | None:
     return _answer_of(run, op="approvals")
 
 
-def answer(run: Watched, approval: int, how: str, *, why: str = "", word: str = "") -> Row | None:
+def answer(run: Watched, approval: int, how: str, *, why: str = "", word: str = "", channel: str = "approvals") -> Row | None:
     """Answer a question. Returns answered, word (it has to be typed, after a pause) or refused (with a reason); None: no answer."""
-    return _answer_of(run, op="answer", approval=approval, how=how, why=why, word=word)
+    return _answer_of(run, op="answer", approval=approval, how=how, why=why, word=word, channel=channel)
 
 
 def _answer_of(run: Watched, **request: object) -> Row | None:
