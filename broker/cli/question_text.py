@@ -53,19 +53,18 @@ def head(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
 
 def details(row: dict[str, Any]) -> list[str]:
     """Return all the rest, with nothing in it that a model wrote but what the program is given."""
-    lines = [f"  why      {exact(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]]
+    lines = []
     if row["tool"] == "exec":
         known = f"sha256 {row['sha256']}" if row["sha256"] else "its content is not known"
-        lines += [f"  program  {exact(row['program'])}  ({known})", f"  cwd      {exact(row['cwd'])}"]
         lines += [f"  argv {number:>3}  {exact(token)}" for number, token in enumerate(row["argv"])]
-        lines += [f"  env      {exact(key)}={exact(value)}" for key, value in row["env"]]
+        lines += [f"  program  {exact(row['program'])}  ({known})", f"  cwd      {exact(row['cwd'])}"]
     else:
-        lines += [f"  {'path' if not number else 'other'}".ljust(11) + exact(row[key])
-                  for number, key in enumerate(("path", "other")) if row.get(key)]  # fmt: skip
+        lines += [label + exact(row[key]) for key, label in (("path", "  path     "), ("other", "  other    ")) if row.get(key)]
+    lines += [f"  why      {exact(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]]
     for key, value in row.items():
         if key not in _PLACED and value not in (None, "", [], {}):
             lines += named(key, value)
-    return lines
+    return lines + [f"  env      {exact(key)}={exact(value)}" for key, value in row.get("env", ())]
 
 
 def question(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
