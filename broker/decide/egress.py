@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from broker.classify.risk import Risk
 from broker.decide.gateway import Gateway
-from broker.decide.model_name import Unclear
+from broker.decide.model_name import Unclear, models_beside
 from broker.decide.verdict import Deny, Layer
 from broker.decide.wording import shorten
 
@@ -25,8 +26,19 @@ HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"content-length", b"upgrade", b"host", b"expect", b"forwarded", b"x-forwarded-for", b"x-forwarded-host",
 })  # fmt: skip
-_CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key", b"cookie", b"set-cookie"})
+# What some servers take for the real path, method, host or client: it would be judged by one, and served by the other.
+_IN_PLACE_OF = (b"x-forwarded-", b"x-original-", b"x-rewrite-", b"x-envoy-", b"x-http-", b"x-method-override", b"x-host", b"x-real-ip")
+# Another one's account at the same upstream is a way to carry things off.
+_CREDENTIALS = frozenset({
+    b"authorization", b"authentication", b"x-authorization", b"x-api-key", b"x-goog-api-key", b"x-goog-iam-authorization-token", b"api-key",
+    b"apikey", b"x-apikey", b"x-auth-key", b"x-auth-token", b"x-access-token", b"x-amz-security-token", b"ocp-apim-subscription-key",
+    b"subscription-key", b"private-token", b"cookie", b"set-cookie",
+})  # fmt: skip
+_QUERY_CREDENTIALS = frozenset({b"key", b"api-key", b"apikey", b"x-api-key", b"access-token", b"auth-token", b"oauth-token", b"subscription-key"})
+_PUBLIC = ipaddress.ip_network("2000::/3")  # all that is given out of IPv6 (RFC 4291 §2.4)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# In the public ranges, and no public hosts: protocol assignments, 6to4 relays, Azure's own services, documentation.
+_NOBODYS = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20")))
 _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*")
 
 
@@ -62,14 +74,18 @@ def admit(gateway: Gateway, method: bytes, target: bytes, headers: Iterable[Head
     chunked = any(name == b"transfer-encoding" for name, _ in headers)
     if len(lengths) + chunked > 1 or (upgrade and (chunked or lengths - {0})):
         return refused(what, "gateway.framing", "A request says in one way only where its body ends, and a websocket's has none.")
-    own = {name.encode("latin-1").lower() for name, _ in gateway.headers}
-    dropped = HOP_BY_HOP | own | (_CREDENTIALS if own & _CREDENTIALS else frozenset())
-    named = _named_by_connection(headers)
-    kept = tuple((name, value) for name, value in headers if name not in dropped and name not in named)
+    length = None if chunked else next(iter(lengths), 0)
+    if gateway.models and (denial := may_use(gateway, *models_beside(path if _acts(verb, length) else b"", query))):
+        return denial
+    own = {_folded(name.encode("latin-1")) for name, _ in gateway.headers}
+    adds_credential = bool(own & _CREDENTIALS) or any(secret.kind != "text" for _, secret in gateway.headers)
+    dropped = HOP_BY_HOP | own | _named_by_connection(headers) | (_CREDENTIALS if adds_credential else frozenset())
+    kept = tuple((name, value) for name, value in headers if (key := _folded(name)) not in dropped and not key.startswith(_IN_PLACE_OF))
+    if adds_credential:
+        query = b"&".join(pair for pair in query.split(b"&") if not _is_credential(pair))
     return Outgoing(
-        method=verb, target=gateway.prefix.encode("latin-1") + path + question + query, headers=kept, upgrade=upgrade,
-        length=None if chunked else next(iter(lengths), 0),
-    )  # fmt: skip
+        method=verb, target=gateway.prefix.encode("latin-1") + path + question + query, headers=kept, upgrade=upgrade, length=length
+    )
 
 
 def passed_back(gateway: Gateway, headers: Iterable[Header]) -> tuple[Header, ...] | None:
@@ -85,9 +101,15 @@ def passed_back(gateway: Gateway, headers: Iterable[Header]) -> tuple[Header, ..
     return tuple((name, value) for name, value in headers if name not in dropped)
 
 
-def may_use(gateway: Gateway, model: str | Unclear) -> Deny | None:
-    """Decide about the model that a request's body names."""
-    if not gateway.models or model in gateway.models:
+def _acts(verb: str, length: int | None) -> bool:
+    """Whether a request has something done, and does not only look something up."""
+    return length != 0 or verb not in ("GET", "HEAD", "OPTIONS")
+
+
+def may_use(gateway: Gateway, *models: str | Unclear) -> Deny | None:
+    """Decide about the models that a request names."""
+    model = next((model for model in models if model not in gateway.models), None)
+    if not gateway.models or model is None:
         return None
     shown, why = ("no model", f", and {model.reason}") if isinstance(model, Unclear) else (shorten(model, 80), "")
     return refused(
@@ -112,16 +134,23 @@ def address_refused(address: str, allowed: Iterable[str]) -> str:
         ip = ip.ipv4_mapped
     if any(ip in ipaddress.ip_network(network) for network in allowed if ipaddress.ip_network(network).version == ip.version):
         return ""
-    if all(one.is_global and not one.is_multicast for one in (ip, inner) if one is not None):
+    if all(_is_public(one) for one in (ip, inner) if one is not None):
         return ""
     return f"{ip} is not an address of the public network"
 
 
+def _is_public(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address is one of the public network. What of IPv6 was never given out is not: some networks use it inside."""
+    if ip.version == 6 and ip not in _PUBLIC and ip not in _NAT64:
+        return False
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOBODYS if network.version == ip.version)
+
+
 def _carried_in(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that packets to an IPv6 address end at: mapped, translated (RFC 6052), 6to4, Teredo, compatible."""
+    """Return the IPv4 address that packets to an IPv6 address end at: mapped, compatible, or by RFC 6052, 6to4, Teredo, ISATAP."""
     if isinstance(ip, ipaddress.IPv4Address):
         return None
-    if ip in _NAT64 or int(ip) >> 32 == 0:
+    if ip in _NAT64 or int(ip) >> 32 == 0 or (int(ip) >> 32) & 0xFDFFFFFF == 0x5EFE:
         return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
 
@@ -146,10 +175,24 @@ def _is_visible(target: bytes) -> bool:
 
 def _is_plain(path: bytes) -> bool:
     """Whether a path means the same to everybody who reads it: no dot segment, no slash that is not one, decoded once or twice."""
-    plain = unquote_to_bytes(path)
-    if b"//" in path or b"\\" in plain or b"\0" in plain or b"%" in plain or plain.count(b"/") != path.count(b"/"):
+    try:
+        # Some servers take `％` for `%` and `․․` for `..`; overlong UTF-8, which others decode to dots and slashes, is none.
+        plain = unicodedata.normalize("NFKC", unquote_to_bytes(path).decode("utf-8"))
+    except UnicodeDecodeError:
         return False
-    return not any(part.partition(b";")[0] in (b".", b"..") for part in plain.split(b"/"))  # `..;` is `..` to some servers
+    if b"//" in path or "\\" in plain or "%" in plain or plain.count("/") != path.count(b"/") or not plain.isprintable():
+        return False
+    # `..;` is `..` to some servers, `.. ` to others.
+    return not any(part.partition(";")[0].strip() in (".", "..") for part in plain.split("/"))
+
+
+def _folded(name: bytes) -> bytes:
+    """Return a header's name as many servers compare it: to them `x_api_key` is `x-api-key`."""
+    return name.lower().replace(b"_", b"-")
+
+
+def _is_credential(pair: bytes) -> bool:
+    return _folded(unquote_to_bytes(pair.partition(b"=")[0])).lstrip(b"$") in _QUERY_CREDENTIALS
 
 
 def _is_below(path: str, prefix: str) -> bool:
@@ -162,5 +205,5 @@ def _wants_websocket(headers: Iterable[Header]) -> bool:
 
 def _named_by_connection(headers: Iterable[Header]) -> set[bytes]:
     return {
-        word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")
+        _folded(word.strip()) for name, value in headers if name == b"connection" for word in value.split(b",")
     }

@@ -1,4 +1,4 @@
-"""Step 3: which model the body of a request names, when only some may be used.
+"""Step 3: which model a request names, when only some may be used.
 
 In: the bytes of a body. Out: the name, or why there is none that everybody who reads the body would find. Pure.
 
@@ -9,11 +9,16 @@ the body: a few megabytes of brackets would become gigabytes of objects, and the
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from dataclasses import dataclass
+from itertools import pairwise
+from urllib.parse import unquote, unquote_plus
 
 MOST_DEPTH = 1_000
+_AT_ONCE = 1 << 20
+_COLLECTIONS = frozenset({"models", "deployments", "engines"})  # what a path names a model behind
 _STRING = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
 _KEY = re.compile(rb"[ \t\r\n]*+(" + _STRING + rb")[ \t\r\n]*+:[ \t\r\n]*+")
 _TEXT = re.compile(_STRING)
@@ -36,6 +41,8 @@ def model_named_in(body: bytes | bytearray) -> str | Unclear:
     at = _end(_SPACE, body, 0)
     if body[at : at + 1] != b"{":
         return Unclear("the body is no JSON object")
+    if not _is_utf8(body):
+        return Unclear("the body is not UTF-8")
     at += 1
     model: str | None = None
     while True:
@@ -47,19 +54,43 @@ def model_named_in(body: bytes | bytearray) -> str | Unclear:
         end = _skip_value(body, at)
         if name is None or end is None:
             return Unclear("the body is no JSON object that can be read in one way only")
-        if name.casefold() == "model":
+        # To a reader that keeps texts as C does, a NUL ends them.
+        if (folded := name.partition("\0")[0].casefold()) == "model":
             if name != "model" or model is not None:
                 return Unclear("the body names a model more than once, or under another spelling")
             value = _TEXT.match(body, at)
             model = _text(value[0]) if value is not None and _end(_SPACE, body, value.end()) == end else None
             if model is None:
                 return Unclear("the body's model is no text")
+        elif "model" in folded or "fallback" in folded:
+            return Unclear(f"the body can name another model, in {json.dumps(name[:40])}")
         at = end + 1
         if body[end : at] == b"}":
             break
     if _end(_SPACE, body, at) != len(body):
         return Unclear("more follows the body's JSON object")
     return Unclear("the body names no model") if model is None else model
+
+
+def models_beside(path: bytes, query: bytes) -> tuple[str, ...]:
+    """Return the models that a request names beside its body: in its query, or behind `models/` and the like in its path."""
+    pairs = (pair.partition("=") for pair in query.decode("latin-1").split("&"))
+    found = [unquote_plus(value) for name, _, value in pairs if "model" in unquote_plus(name).casefold()]
+    words = unquote(path.decode("latin-1")).split("/")
+    found += [after.partition(":")[0] for word, after in pairwise(words) if word.casefold() in _COLLECTIONS]
+    return tuple(found)
+
+
+def _is_utf8(body: bytes | bytearray) -> bool:
+    """Whether all of it is: a reader that takes what is not may swallow a quote with it. Megabytes are not decoded at once."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for at in range(0, len(body), _AT_ONCE):
+            decoder.decode(body[at : at + _AT_ONCE])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _skip_value(body: bytes | bytearray, at: int) -> int | None:

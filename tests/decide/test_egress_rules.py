@@ -25,7 +25,8 @@ OPEN = Gateway(name="open", scheme="https", host="api.example.com", port=443)
         (b"/v1/messages", ""),
         (b"/v1/messages?beta=true", ""),
         (b"/v1/messages/count_tokens", ""),
-        (b"/v1beta/models/gemini-pro:generateContent?alt=sse", ""),
+        (b"/v1beta/models/small-1:generateContent?alt=sse", ""),
+        (b"/v1beta/models/large-1:generateContent?alt=sse", "gateway.model"),
         (b"/v1/messages2", "gateway.path"),
         (b"/v1/files", "gateway.path"),
         (b"/", "gateway.path"),
@@ -44,6 +45,17 @@ OPEN = Gateway(name="open", scheme="https", host="api.example.com", port=443)
         (b"/v1/messages/..;/files", "gateway.target"),
         (b"/v1/messages/%25252e", "gateway.target"),
         (b"/v1/messages?a b", "gateway.target"),
+        (b"/v1/messages/%c0%ae%c0%ae/files", "gateway.target"),  # overlong: dots to whoever decodes by hand
+        (b"/v1/messages/..%c0%affiles", "gateway.target"),
+        (b"/v1/messages/%e2%80%a4%e2%80%a4/files", "gateway.target"),  # one dot leaders, for who folds compatible characters
+        (b"/v1/messages/%ef%bc%85%ef%bc%85", "gateway.target"),
+        (b"/v1/messages%ef%bc%8ffiles", "gateway.target"),
+        (b"/v1/messages/..%20/files", "gateway.target"),
+        (b"/v1/messages/.%09./files", "gateway.target"),
+        (b"/v1/messages%0d%0ahost:%20x", "gateway.target"),
+        (b"/v1/messages/%u002e%u002e/files", "gateway.target"),
+        (b"/v1/messages/gr%C3%BC%C3%9Fe", ""),
+        (b"/v1/messages/a%20b", ""),
         (b"/v1/messages?a\r\nHost: b", "gateway.target"),
     ],
 )
@@ -74,6 +86,51 @@ def test_the_task_sends_no_credential_no_host_and_nothing_of_the_connection() ->
     found = admit(MESSAGES, b"POST", b"/v1/messages", sent)
     assert isinstance(found, Outgoing)
     assert found.headers == ((b"content-type", b"application/json"), (b"accept", b"text/event-stream"))
+
+
+@pytest.mark.parametrize("name", [
+    "x-http-method-override", "X-HTTP-Method", "x-method-override", "x-original-url", "X_Original_URL", "x-rewrite-url", "x-forwarded-prefix",
+    "x-forwarded-uri", "forwarded", "x-original-method", "x_forwarded_for", "x-host", "x-real-ip", "transfer_encoding", "content_length",
+])  # fmt: skip
+def test_what_a_server_could_take_for_another_path_method_or_host_is_not_sent(name: str) -> None:
+    found = admit(OPEN, b"POST", b"/", [(name.lower().encode(), b"/admin"), (b"session_id", b"1")])
+    assert isinstance(found, Outgoing)
+    assert found.headers == ((b"session_id", b"1"),)
+
+
+@pytest.mark.parametrize("name", ["x_api_key", "authorization", "x-auth-token", "private-token", "api_key", "x-amz-security-token", "cookie"])
+def test_no_account_but_the_operators_is_used_under_any_spelling(name: str) -> None:
+    found = admit(MESSAGES, b"POST", b"/v1/messages", [(name.encode(), b"mine")])
+    assert isinstance(found, Outgoing)
+    assert found.headers == ()
+    other = Gateway(name="other", scheme="https", host="a.example", port=443, headers=(("x-own-credential", KEY),))
+    found = admit(other, b"POST", b"/v1/messages", [(name.encode(), b"mine"), (b"x_own_credential", b"mine")])
+    assert isinstance(found, Outgoing)
+    assert found.headers == ()
+
+
+def test_a_credential_in_a_query_stays_inside_when_the_gateway_adds_its_own() -> None:
+    target = b"/v1/messages?a=1&key=mine&%6bey=mine&$key=mine&access_token=mine&API_KEY=mine&keys=2"
+    found = admit(MESSAGES, b"POST", target, [])
+    assert isinstance(found, Outgoing)
+    assert found.target == b"/base/v1/messages?a=1&keys=2"
+    assert admit(OPEN, b"POST", b"/?key=mine", []) == Outgoing(method="POST", target=b"/?key=mine", headers=())
+
+
+@pytest.mark.parametrize(("target", "may"), [
+    (b"/v1/messages?model=small-1", True), (b"/v1/messages?model=large-1", False), (b"/v1beta/models/small-1:generate", True),
+    (b"/v1beta/models/large-1:generate", False), (b"/v1beta/models/large%2d1:generate", False),
+])  # fmt: skip
+def test_a_model_in_the_path_or_query_must_be_listed_too(target: bytes, *, may: bool) -> None:
+    found = admit(MESSAGES, b"POST", target, [(b"content-length", b"3")])
+    assert isinstance(found, Outgoing) if may else isinstance(found, Deny) and found.rule == "gateway.model"
+
+
+def test_a_model_may_be_looked_up_that_may_not_be_used() -> None:
+    listing = Gateway(name="up", scheme="https", host="a.example", port=443, models=("small-1",))
+    assert isinstance(admit(listing, b"GET", b"/v1/models/large-1", []), Outgoing)
+    assert isinstance(admit(listing, b"GET", b"/v1/models/large-1", [(b"content-length", b"3")]), Deny)
+    assert isinstance(admit(listing, b"GET", b"/say?model=large-1", []), Deny)
 
 
 def test_a_request_says_in_one_way_only_where_its_body_ends() -> None:
@@ -152,6 +209,19 @@ def test_only_listed_models_are_used() -> None:
         ("ff02::1", (), False),
         ("0.0.0.0", (), False),
         ("255.255.255.255", (), False),
+        ("168.63.129.16", (), False),  # Azure's own services, at an address that looks public
+        ("168.63.129.16", ("168.63.129.16/32",), True),
+        ("192.88.99.1", (), False),
+        ("192.0.0.9", (), False),
+        ("64:ff9b:1::a9fe:a9fe", (), False),
+        ("64:ff9b:1::a9fe:a9fe", ("64:ff9b:1::/48",), True),
+        ("fec0::1", (), False),
+        ("::ffff:0:10.0.0.1", (), False),
+        ("5f00::1", (), False),
+        ("3fff::1", (), False),
+        ("4000::1", (), False),
+        ("2a00:1450::5efe:10.0.0.1", (), False),
+        ("2a00:1450::200:5efe:93.184.216.34", (), True),
     ],
 )
 def test_only_public_addresses_and_listed_networks_are_reached(address: str, allowed: tuple[str, ...], *, may: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.decide.model_name import MOST_DEPTH, Unclear, model_named_in
+from broker.decide.model_name import MOST_DEPTH, Unclear, model_named_in, models_beside
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -31,6 +31,8 @@ def test_the_model_of_the_top_level_counts(body: bytes) -> None:
     b"{'model':'m'}", b'{model:"m"}', b'{"a":/*"*/1,"model":"m"}', b'{"a":[1}],"model":"m"}', b'{"a":[1,"model":"m"}',
     b'{"a":"\n","model":"m"}', b'{"model":"m"}\0', b'\xef\xbb\xbf{"model":"m"}', '{"model":"m"}'.encode("utf-16"),
     b'{"model":"\xff"}', b'{"a":"\x00","model":"m"}', b'{"a":' + b"[" * 200_000, b'{"a":' + b"[" * 2_000 + b"]" * 2_000 + b',"model":"m"}',
+    b'{"model":"m","a":"\xc0"}', b'{"model":"m","a":"\xed\xa0\x80"}', b'{"model\\u0000x":"x","model":"m"}', b'{"model":"m","models":["x"]}',
+    b'{"model":"m","Fallbacks":[{"m":["x"]}]}', b'{"model":"m","draft_model":"x"}', b'{"model":"m","a":"' + b"a" * (1 << 20) + b'\xc3"}',
     b"\x1f\x8b\x08\x00", b'--boundary\r\nContent-Disposition: form-data; name="model"\r\n\r\nm',
 ])  # fmt: skip
 def test_what_two_readers_could_read_differently_names_no_model(body: bytes) -> None:
@@ -42,9 +44,24 @@ def test_brackets_may_nest_as_deep_as_anybody_needs() -> None:
     assert model_named_in(body) == "m"
 
 
+@pytest.mark.parametrize(("path", "query", "models"), [
+    (b"/v1/chat/completions", b"", ()),
+    (b"/v1/chat/completions", b"stream=true&a=model", ()),
+    (b"/v1/chat/completions", b"model=x", ("x",)),
+    (b"/v1/chat/completions", b"a=1&%6dodel=x%2Dy&Model_id=z", ("x-y", "z")),
+    (b"/v1beta/models/x:streamGenerateContent", b"", ("x",)),
+    (b"/v1beta/%6dodels/x%2Dy:count", b"", ("x-y",)),
+    (b"/openai/deployments/x/chat/completions", b"api-version=1", ("x",)),
+    (b"/v1/engines/x/completions", b"", ("x",)),
+    (b"/v1/models", b"", ()),
+])  # fmt: skip
+def test_a_model_that_is_named_beside_the_body_is_found(path: bytes, query: bytes, models: tuple[str, ...]) -> None:
+    assert models_beside(path, query) == models
+
+
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.text(), st.booleans())
 def test_in_every_json_object_the_model_is_found(table: dict[str, object], model: str, ascii_only: bool) -> None:
-    rest = {key: value for key, value in table.items() if key.casefold() != "model"}
+    rest = {key: value for key, value in table.items() if "model" not in key.casefold() and "fallback" not in key.casefold()}
     try:
         body = json.dumps({**rest, "model": model, "z": table}, ensure_ascii=ascii_only).encode()
     except UnicodeEncodeError:
