@@ -24,6 +24,7 @@ from broker.enforce.calls import CallLine
 from broker.enforce.engine import Engine, Overlay
 from broker.enforce.layer import Layer, Manifest, adopt_layer, file_clock, layers_base, make_layer
 from broker.enforce.masks import Masks
+from broker.enforce.questions import Questions
 from broker.enforce.runtime import OwnerMark, make_task_folder, remove_task_folder, runtime_base
 from broker.enforce.sandbox import Sandbox
 from broker.enforce.workspace import Workspace
@@ -55,7 +56,8 @@ class Watcher:
     on a thread of its own; without it nobody can call. `changed` is told of each change in the tree of tasks. `ways_out`
     makes what serves a task's gateways; without it a profile that has some cannot be used. `convene` has a panel judge the
     changes of a task that has ended, and returns what lets them land, or does not; without it --land on-panel lands nothing.
-    `asked` is told of each question that the operator can answer (broker/task/desk.py), on a thread of its own.
+    `asked` is told of each question that the operator can answer (broker/task/desk.py), on a thread of its own. `terminal` asks
+    them on the terminal of the run.
     """
 
     started: Callable[[Header], None] | None = None
@@ -66,6 +68,14 @@ class Watcher:
     ways_out: Callable[[Task], WaysOut] | None = None
     convene: Callable[[Stage], Gate] | None = None
     asked: Callable[[dict[str, Any]], None] | None = None
+    terminal: AtTerminal | None = None
+
+
+class AtTerminal(Questions, Protocol):
+    """Asks the operator on the terminal that a run's own command is attached to (broker/cli/ask_terminal.py)."""
+
+    def begin(self, desk: ApprovalDesk) -> None:
+        """Take the questions from this desk from now on."""
 
 
 class WaysOut(Protocol):
@@ -116,7 +126,7 @@ class Run:
 class Plot:
     """What one task is to do, and where. `judged`: its command is judged like any other; else somebody chose it.
 
-    `stdin` of -1 is an empty one. `land` is auto, ask, never, on-plan or on-panel. `extra` are further variables of its environment.
+    `stdin` of -1 is an empty one. `land` is as in a RunRequest. `extra` are further variables of its environment.
     """
 
     argv: tuple[str, ...]

@@ -32,6 +32,7 @@ from broker.enforce.attach import (
 )
 from broker.enforce.choose import choose_engine
 from broker.enforce.layer import layers_base
+from broker.enforce.questions import NOBODY_ASKS
 from broker.enforce.ready import make_room, readable
 from broker.enforce.runtime import runtime_base, sweep_task_folders
 from broker.enforce.sandbox import Command, Process
@@ -64,7 +65,7 @@ MOST_WORDS = 128 * 1024  # bytes of arguments and environment together: what the
 class RunRequest:
     """What an operator asks for. `judged`: the command itself is judged too (`broker exec`).
 
-    `land` is auto, ask, never, on-plan or on-panel; `plan` is the operator's own.
+    `land` is auto, ask, never, on-plan, on-panel or on-plan+on-panel; `plan` is the operator's own.
     `profile_dirs` are searched first for the profiles of sub-tasks, and `profiles`, which no file defines, before those.
     `cwd`: where in the workspace the command starts; '': the workspace itself. `task_file` is what it finds in $BROKER_TASK.
     `facts` are added to the first event. `continues` is a run whose kept changes this one goes on with. `files` are small
@@ -113,7 +114,7 @@ def opened(request: RunRequest, watcher: Watcher) -> Iterator[tuple[Run, Plot]]:
     sandbox = request.profile.sandbox
     workspace = survey(request.workspace, mode=sandbox.workspace, shown=sandbox.show)
     state = request.state_dir or state_dir()
-    if not workspace.overlay and not workspace.read_only and (request.plan or request.land == "on-plan"):
+    if not workspace.overlay and not workspace.read_only and (request.plan or "on-plan" in request.land):
         raise UsageError(
             f"a plan is bound to a copy-on-write workspace, and profile {request.profile.name} has it changed directly. "
             'Set sandbox.workspace = "overlay" in the profile, or leave out --plan and --land on-plan'
@@ -167,7 +168,10 @@ def _desk(request: RunRequest, watcher: Watcher) -> ApprovalDesk | None:
         raise UsageError("nobody is asked about what an untrusted task wants. Leave out --ask, or --trust untrusted")
     from broker.task.desk import ApprovalDesk
 
-    return ApprovalDesk(request.ask, watcher.asked)
+    desk = ApprovalDesk(request.ask, watcher.asked)
+    if watcher.terminal is not None:
+        watcher.terminal.begin(desk)
+    return desk
 
 
 def _profiles(request: RunRequest, workspace: str) -> dict[str, Any]:
@@ -266,6 +270,8 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
     plot, sandbox, journal = stage.plot, stage.sandbox, stage.run.journal
     scope = 0 if plot.judged else OPERATOR_SCOPE
     seconds = _seconds(stage)
+    at_terminal = stage.run.watcher.terminal if plot.node is stage.run.tree.root else None
+    questions = at_terminal or NOBODY_ASKS
     with _watched(stage) as watched, signals_as_events() as signals:
         budget = watched.budget
         if plot.terminal:
@@ -277,17 +283,18 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
             if process.failed is None:
                 ending = serve_terminal(
                     sandbox, process, stdin=plot.stdin, stdout=plot.stdout, seconds=seconds,
-                    wake=watched.wake, budget=budget, exceeded=watched.exceeded, signals=signals,
+                    wake=watched.wake, budget=budget, exceeded=watched.exceeded, signals=signals, questions=questions,
                 )  # fmt: skip
             _end(stage)
         else:
             plan = stage.confined.plan
-            streams = Streams(plot.stdin, plot.stdout, plot.stderr, budget, owner=(plan.uid, plan.gid))
+            turn = at_terminal.turn if at_terminal is not None else None
+            streams = Streams(plot.stdin, plot.stdout, plot.stderr, budget, owner=(plan.uid, plan.gid), turn=turn)
             process = sandbox.spawn(allowed, command, streams.inside, scope=scope)
             streams.start()
             ending = wait_attached(
                 sandbox, process, seconds=seconds, wake=watched.wake, budget=budget, exceeded=watched.exceeded,
-                signals=signals,
+                signals=signals, questions=questions,
             )  # fmt: skip
             stage.task.oom = sandbox.container.oom_killed()  # while the kernel's counter is still there
             _end(stage)
@@ -504,13 +511,19 @@ def _finish(stage: Stage, process: Process | None, ending: Ending, denial: Deny 
 
 
 def _gate(stage: Stage, *, sound: bool) -> Gate | None:
-    """Return what the changes may land on, where that is more than the profile. None, and on-panel: they do not land."""
-    convene = stage.run.watcher.convene
-    if stage.plot.land == "on-plan":
+    """Return what the changes may land on, where that is more than the profile. None, and on-panel: they do not land.
+
+    Who wants both, a plan that is done and a panel's pass, has the panel asked only about what the plan is done on.
+    """
+    convene, wanted = stage.run.watcher.convene, stage.plot.land.split("+")
+    asked = "on-panel" in wanted and stage.layer is not None and not stage.layer.untouched()
+    if "on-plan" in wanted:
         from broker.task.plan import PlanGate
 
-        return PlanGate(stage.plan())
-    if stage.plot.land == "on-panel" and convene is not None and stage.layer is not None and not stage.layer.untouched():
+        plan = PlanGate(stage.plan())
+        if not asked or not plan.done:
+            return plan
+    if asked and convene is not None:
         return convene(stage) if sound and stage.sandbox.failure is None else None
     return None
 

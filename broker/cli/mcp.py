@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
-    if args.land == "on-panel":
+    if args.panel:
         from broker.cli.on_panel import bench_for
 
         watcher.convene = bench_for(args, profile.sandbox.workspace).convene

@@ -36,12 +36,15 @@ def columns() -> int:
 class Choice(argparse.Action):
     """An option that takes one of several words, of which one (`named`) is followed by a name: `--land on-panel review`.
 
-    The name becomes `args.NAME_AT`; it is '' with any other word.
+    The name becomes `args.NAME_AT`; it is '' with any other word. Given several times, the last one counts, but for two words
+    that go `together`: `--land on-plan --land on-panel review` is `on-plan+on-panel`.
     """
 
-    def __init__(self, *, words: tuple[str, ...], named: str, name_at: str, **options: Any) -> None:
+    def __init__(
+        self, *, words: tuple[str, ...], named: str, name_at: str, together: tuple[str, ...] = (), **options: Any
+    ) -> None:
         super().__init__(nargs="+", **options)
-        self.words, self.named, self.name_at = words, named, name_at
+        self.words, self.named, self.name_at, self.together = words, named, name_at, together
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         """Take the words behind the option."""
@@ -52,6 +55,12 @@ class Choice(argparse.Action):
             parser.error(f"{option_string} {word} is followed by a name, as a word of its own: {option_string} {word} NAME")
         if word != self.named and rest:
             parser.error(f"what is {rest[0]!a} behind {option_string} {word}? Only {self.named} is followed by a name")
+        before = getattr(namespace, self.dest).split("+")
+        if word in self.together and set(before) <= set(self.together):
+            both = {word, *before}
+            setattr(namespace, self.dest, "+".join(one for one in self.together if one in both))
+            setattr(namespace, self.name_at, rest[0] if rest else getattr(namespace, self.name_at))
+            return
         setattr(namespace, self.dest, word)
         setattr(namespace, self.name_at, rest[0] if rest else "")
 

@@ -8,6 +8,7 @@ from broker.cli.parser import Choice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from broker.cli.ask_terminal import TerminalQuestions
     from broker.decide.profile import Profile
     from broker.request.plan import Step
 
@@ -21,6 +22,7 @@ broker run --profile builder --agent claude -- -p "fix the tests"
 broker run --json --profile adversary -- ./review.sh > result.json
 broker run --plan plan.json --land on-plan --profile builder -- my-agent
 broker run --land on-panel review --rounds 3 --profile builder -- my-agent
+broker run --plan plan.json --land on-plan --land on-panel review --rounds 3 --profile builder -- my-agent
 broker run --ask --profile builder -- my-agent
 """
 
@@ -38,10 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "or one of your own (docs/agents.md)")  # fmt: skip
     parser.add_argument("--agent-home", metavar="DIR",
                         help="keep the agent's home folder, with its sessions, here (default: a new one that goes with the task)")  # fmt: skip
-    parser.add_argument("--ask", action="store_true",
-                        help="ask, in place of refusing what an approval could permit: the program is held until you answer with "
-                             "broker approvals (docs/approvals.md)")  # fmt: skip
-    parser.add_argument("--ask-timeout", metavar="TIME", help="with --ask: deny what nobody answered in this time (default: 120s)")
+    asking = parser.add_mutually_exclusive_group()
+    asking.add_argument("--ask", action="store_true", default=None, dest="ask",
+                        help="ask, in place of refusing what an approval could permit: the program is held until you answer, here or "
+                             "with broker approvals (docs/approvals.md; default: what the profile says, on a terminal)")  # fmt: skip
+    asking.add_argument("--no-ask", action="store_false", dest="ask", help="ask nothing, whatever the profile says")
+    parser.add_argument("--ask-timeout", metavar="TIME",
+                        help="with --ask: deny what nobody answered in this time (default: what the profile says, 120s)")  # fmt: skip
     terminal = parser.add_mutually_exclusive_group()
     terminal.add_argument("--tty", action="store_true", default=None, dest="tty",
                           help="give the command a terminal of its own (default: when stdin and stdout are one)")  # fmt: skip
@@ -63,11 +68,11 @@ def add_sandbox_arguments(parser: argparse.ArgumentParser, *, json: bool = True)
     parser.add_argument("--timeout", metavar="TIME", help="end the task after this time: 90, 30s, 10m, 2h")
     parser.set_defaults(panel="")
     parser.add_argument("--land", action=Choice, words=("auto", "ask", "never", "on-plan", "on-panel"), named="on-panel", name_at="panel",
-                        default="auto", metavar="HOW",
+                        together=("on-plan", "on-panel"), default="auto", metavar="HOW",
                         help="what of the changes lands at the end, in a copy-on-write workspace: what the profile permits "
                              "(auto, the default), the same once you have agreed (ask), nothing yet (never: see broker land), "
                              "all of it once every step of the plan is done on it (on-plan), or all of it if a panel of judges "
-                             "passes it (on-panel NAME: see broker judge)")  # fmt: skip
+                             "passes it (on-panel NAME: see broker judge); both, given one after the other: a panel is asked once the plan is done")  # fmt: skip
     parser.add_argument("--plan", metavar="FILE",
                         help="the task's plan (JSON), whose checks it cannot revise: see broker plan")  # fmt: skip
     parser.add_argument("--profile-dir", action="append", default=[], metavar="DIR",
@@ -87,14 +92,10 @@ def run(args: argparse.Namespace) -> int:
         from broker.errors import UsageError
 
         raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
-    if args.land != "on-panel" and (args.rounds != 1 or args.goal):
+    if not args.panel and (args.rounds != 1 or args.goal):
         from broker.errors import UsageError
 
         raise UsageError("--rounds and --goal go with a panel of judges. Add --land on-panel NAME, or leave them out")
-    if args.ask_timeout is not None and not args.ask:
-        from broker.errors import UsageError
-
-        raise UsageError("--ask-timeout goes with --ask. Add that, or leave it out")
     terminal = args.tty
     if terminal and not (sys.stdin is not None and sys.stdin.isatty()):
         from broker.errors import UsageError
@@ -125,6 +126,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     engine = args.engine
     if judged is False and (args.agent or args.agent_home or profile.agent is not None):
         profile, argv, files, engine = _equipped(args, profile)
+    patience, at_terminal = (None, None) if judged else _asking(args, profile)
     claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=not terminal, brief=getattr(args, "brief", False))
     request = RunRequest(
@@ -132,11 +134,14 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
         trust=Trust.parse(args.trust), judged=judged, terminal=terminal, stdin=_stdin(),
         stdout=2 if args.json else 1, seconds=seconds_of(args.timeout), land=args.land,
         plan=plan_of(args.plan), profile_dirs=tuple(args.profile_dir), cwd=getattr(args, "cwd", ""),
-        ask=(seconds_of(getattr(args, "ask_timeout", None), "--ask-timeout") or 120.0) if getattr(args, "ask", False) else None,
+        ask=patience,
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
-    watcher.asked = reporter.asked
-    if args.land == "on-panel":
+    watcher.asked, watcher.terminal = reporter.asked, at_terminal
+    if at_terminal is not None:
+        watcher.asked = at_terminal.asked
+        at_terminal.elsewhere = reporter.asked
+    if args.panel:
         from broker.cli.on_panel import carry_on_panel
 
         result, more = carry_on_panel(args, request, watcher, reporter)
@@ -145,6 +150,25 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     reporter.finished(result)
     write_result(args, result.as_dict() | more)
     return result.exit_code
+
+
+def _asking(args: argparse.Namespace, profile: Profile) -> tuple[float | None, TerminalQuestions | None]:
+    """Return how long a question waits (None: nobody is asked), and what asks on our terminal. Raises UsageError."""
+    from broker.errors import UsageError
+
+    seconds, patience, at_terminal = seconds_of(args.ask_timeout, "--ask-timeout"), None, None
+    if args.ask or (args.ask is None and profile.approvals.ask):
+        from broker.cli.ask_terminal import at_terminal as asks_at_terminal
+        from broker.decide.approval import patience_of
+        from broker.decide.trust import Trust
+
+        at_terminal = asks_at_terminal()
+        patience = patience_of(
+            profile, Trust.parse(args.trust), wanted=args.ask, terminal=at_terminal is not None, seconds=seconds
+        )
+    if seconds is not None and patience is None:
+        raise UsageError("--ask-timeout goes with --ask. Add that, or leave it out")
+    return patience, at_terminal if patience is not None else None
 
 
 def _equipped(args: argparse.Namespace, profile: Profile) -> tuple[Profile, tuple[str, ...], tuple[tuple[str, bytes], ...], str]:

@@ -146,6 +146,11 @@ class PlanGate:
         except BrokerError as error:
             self._missing = (str(error),)
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing was missing."""
+        return not self._missing
+
     def may_land(self, judged: Judged) -> bool:
         """Whether they do: all of them, because the evidence was seen with all of them there."""
         return not self._missing and not judged.withheld and not judged.conflicts

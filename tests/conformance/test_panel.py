@@ -490,6 +490,79 @@ def test_nobody_is_asked_about_nothing(court: Court) -> None:
     assert (done.code, done["panel"], court.events("panel.convened")) == (0, None, [])
 
 
+# --- a plan and a panel
+
+ONE_STEP = {"steps": [{"id": "a", "title": "it is right", "checks": [{"argv": ["grep", "-q", "right", "code.txt"]}]}]}
+DO_IT = "echo right > code.txt; broker plan begin a > /dev/null; broker plan check a > /dev/null; broker plan complete a > /dev/null"
+
+
+def both(court: Court, script: str, *options: str) -> Done:
+    (court.broker.folder / "plan.json").write_text(json.dumps(ONE_STEP))
+    given = ["--land", "on-panel", "review", "--land", "on-plan", "--plan", str(court.broker.folder / "plan.json"), *options]
+    return court.broker.run("/bin/sh", "-c", script, options=given, profile="worker")
+
+
+def test_who_wants_a_plan_and_a_panel_gets_both(court: Court) -> None:
+    court.panel(court.program("finds", FINDS))
+
+    done = both(court, DO_IT)
+
+    assert (done.code, done["panel"]["verdict"]) == (0, "pass"), done.err
+    kinds = [row["type"] for row in court.broker.events()]
+    assert kinds.index("plan.settled") < kinds.index("panel.convened") < kinds.index("landing.finished")
+    assert court.events("plan.settled")[0]["workspace"] == court.events("panel.decided")[0]["change"]
+
+
+def test_no_panel_is_asked_about_what_is_not_done(court: Court) -> None:
+    court.panel(court.program("pass", PASS))
+
+    done = both(court, "echo right > code.txt", "--rounds", "3")
+
+    assert (done.code, done["panel"], court.events("panel.convened")) == (76, None, [])
+    assert done["reason"] == "the plan is not done: step a is pending: it has not begun"
+    assert len(court.broker.journals()) == 1
+    assert not (court.broker.workspace / "code.txt").exists()
+
+
+def test_a_plan_that_is_done_does_not_help_what_a_panel_blocks(court: Court) -> None:
+    court.panel(court.program("finds", FINDS))
+
+    done = both(court, DO_IT.replace("echo right", "echo right WORD"))
+
+    assert (done.code, court.events("plan.settled")[0]["done"]) == (76, True)
+    assert "the panel review blocked" in done["reason"]
+    assert not (court.broker.workspace / "code.txt").exists()
+
+
+def test_what_showed_a_fault_is_a_judges_step_which_the_worker_can_neither_replace_nor_waive(court: Court) -> None:
+    court.panel(court.program("finds", FINDS))
+    script = """
+        if grep -q '"round": 1' $BROKER_TASK; then echo right WORD > code.txt; else
+            echo '{"steps": [{"id": "finding-1", "title": "easy", "checks": [{"argv": ["true"]}]}]}' > /tmp/easy
+            broker plan create < /tmp/easy 2>&1; broker plan revise < /tmp/easy > /dev/null
+            broker plan waive finding-1.1 2> /dev/null; echo "waive $?"
+            broker plan revise < /tmp/easy --json | python3 -c "
+import json, sys
+for step in json.load(sys.stdin)['steps']:
+    print(step['id'], [(one['what'], one['owner']) for one in step['checks']])"
+        fi
+        for step in a finding-1; do
+            broker plan begin $step; broker plan check $step; broker plan complete $step
+        done > /dev/null 2>&1
+        true
+    """
+
+    done = both(court, script, "--rounds", "2", "--goal", "be right")
+
+    assert done.code == 76, done.err
+    assert done["reason"] == "the plan is not done: step finding-1 is active: finding-1.1 `grep -qv WORD code.txt`: it ended with 1"
+    assert done["panel"] is None, "nobody is asked about what the last round's judges want and is not so"
+    assert done.out.decode().splitlines()[-4:] == [
+        "broker: there is a plan already. Revise it", "waive 64",
+        "a [('grep -q right code.txt', 'operator')]", "finding-1 [('grep -qv WORD code.txt', 'judge'), ('true', 'worker')]",
+    ]  # fmt: skip
+
+
 def test_on_panel_needs_a_workspace_that_can_be_held_back(court: Court) -> None:
     court.panel(court.program("pass", PASS))
     court.broker.profile("direct", {"workspace": "direct"})
