@@ -1,7 +1,7 @@
 """The credentials that gateways add outside: read when they are needed, held nowhere inside, and never in a message.
 
 In: where a header's value comes from. Out: the value. A command's answer is kept for a while, because a command takes
-longer than a request may.
+longer than a request may. An upstream that repeats one, in a redirect or an error, is not passed on with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from broker.decide.gateway import Secret
 from broker.serve.addresses import Unreachable
@@ -30,7 +30,7 @@ class Credentials:
         self._lock = threading.Lock()
 
     def value_of(self, secret: Secret) -> str:
-        """Return a header's value. Raises Unreachable, which never holds it."""
+        """Return what goes into a header's form. Raises Unreachable, which never holds it."""
         match secret.kind:
             case "text":
                 value = secret.source[0]
@@ -48,7 +48,7 @@ class Credentials:
         value = value.strip()
         if not value or any(not 32 <= ord(char) < 127 for char in value):
             raise Unreachable("the credential is empty, or holds what no header can. The operator has to look at it")
-        return secret.form.replace("{}", value)
+        return value
 
     def forget(self, secret: Secret) -> None:
         """Have a command asked again: the upstream did not take what it said."""
@@ -87,3 +87,31 @@ class Credentials:
         if done.returncode:
             raise Unreachable(f"the credential's command {words[0]} ended with {done.returncode}")
         return done.stdout[:MOST_SECRET].decode("utf-8", "replace")
+
+
+def masked(text: bytes, secrets: Sequence[bytes]) -> bytes:
+    """Return a text of the same length without the credentials in it."""
+    for secret in secrets:
+        text = text.replace(secret, b"*" * len(secret))
+    return text
+
+
+def without(pieces: Iterator[bytes | memoryview], secrets: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield a body without the credentials in it. Only what could be the beginning of one waits for the piece after it."""
+    held = b""
+    for piece in pieces:
+        held = masked(held + bytes(piece), secrets)
+        keep = max(_begun(held, secret) for secret in secrets)
+        if ready := held[: len(held) - keep]:
+            yield ready
+        held = held[len(held) - keep :]
+    if held:
+        yield held
+
+
+def _begun(text: bytes, secret: bytes) -> int:
+    """Return how many bytes at the end of a text are the beginning of a secret."""
+    at = text.find(secret[:1], max(0, len(text) - len(secret) + 1))
+    while at >= 0 and not secret.startswith(text[at:]):
+        at = text.find(secret[:1], at + 1)
+    return len(text) - at if at >= 0 else 0

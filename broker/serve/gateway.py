@@ -34,7 +34,32 @@ MOST_REFUSED = 1_000
 CLOSE_SECONDS = 2.0  # for what is under way to be accounted for
 LINGER_SECONDS = 1.0  # for a refusal to be read by who is still sending
 _BUSY = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
-_HERE = threading.BoundedSemaphore(512)  # of all tasks of this process together
+MOST_HERE = 512  # connections of all tasks of this process together
+KEPT_FREE = 128  # of them, for tasks that have only a few
+FEW = 8
+
+
+class _Places:
+    """The connections of all tasks of this process: a task that holds on to many leaves places for those that want few."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, own: int) -> bool:
+        """Take a place for a task that has `own` already. Returns whether there was one."""
+        with self._lock:
+            if self._taken >= MOST_HERE - (KEPT_FREE if own >= FEW else 0):
+                return False
+            self._taken += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._taken -= 1
+
+
+_HERE = _Places()
 
 
 class Gateways:
@@ -61,7 +86,7 @@ class Gateways:
         """Serve a connection on a thread of its own. With too many of them, the one that has waited longest for its client goes."""
         gateway = self._gateways.get(port)
         with self._lock:
-            if self._closed or not self._room() or not _HERE.acquire(blocking=False):
+            if self._closed or not self._room() or not _HERE.take(len(self._clients)):
                 with contextlib.suppress(OSError):
                     client.send(_BUSY, socket.MSG_DONTWAIT)
                 client.close()
@@ -125,7 +150,7 @@ class Gateways:
                 self._clients.pop(client, None)
                 self._threads.discard(threading.current_thread())
             client.close()
-            _HERE.release()
+            _HERE.leave()
 
     # What the connections need
 

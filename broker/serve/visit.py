@@ -22,6 +22,7 @@ from broker.decide.verdict import Deny
 from broker.decide.wording import shorten
 from broker.record import event
 from broker.serve.addresses import Unreachable
+from broker.serve.credentials import masked, without
 from broker.serve.tunnel import carry
 from broker.serve.upstream import READ, Answer, Failed, Gone, Upstream, send_all
 from broker.serve.upstream_http1 import VERSIONS
@@ -33,6 +34,7 @@ MOST_HEAD = 64 * 1024  # bytes of a request's line and headers
 MOST_LOOKED_INTO = 64 << 20  # bytes of all bodies together that are held to look for the model's name
 HEAD_SECONDS = 30.0  # for a head that has begun
 NEXT_SECONDS = 300.0  # for the next request of a connection
+LEAST_SECRET = 8  # characters of a credential that is looked for in what comes back
 BODY_SECONDS = 120.0  # for the next piece of a body, and for taking one
 
 
@@ -47,6 +49,7 @@ class Visit:
         self._ways, self._upstream, self._gateway, self._client = ways, upstream, upstream.gateway, client
         self._http = http or h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
         self._most = self._gateway.request_bytes if not self._gateway.models else min(self._gateway.request_bytes, MOST_LOOKED_INTO)
+        self._echoes: list[bytes] = []  # the credentials of the request that is answered
         self.sent = self.received = 0
 
     def serve_one(self) -> bool:
@@ -139,12 +142,19 @@ class Visit:
                     self._refuse(403, denial)
                     raise _Refused(denial.rule)
                 body = iter((whole,))
-                out = Outgoing(method=out.method, target=out.target, headers=out.headers, length=len(whole))
+                # As a form, or in UTF-7, the same bytes could name another model: what was read as JSON is sent as JSON.
+                kept = tuple((name, value) for name, value in out.headers if name.replace(b"_", b"-") != b"content-type")
+                kept = (*kept, (b"content-type", b"application/json"))
+                out = Outgoing(method=out.method, target=out.target, headers=kept, length=len(whole))
             default = {"https": 443, "http": 80}[gateway.scheme]
             host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
             headers = [(b"host", (host if gateway.port == default else f"{host}:{gateway.port}").encode("ascii")), *out.headers]
+            self._echoes = []
             for header, secret in gateway.headers:
-                headers.append((header.encode("ascii"), self._ways.credentials.value_of(secret).encode("ascii")))
+                value = self._ways.credentials.value_of(secret)
+                headers.append((header.encode("ascii"), secret.form.replace("{}", value).encode("ascii")))
+                if secret.kind != "text" and len(value) >= LEAST_SECRET:
+                    self._echoes.append(value.encode("ascii"))
             with self._upstream.asked(out, headers, body, self._client) as answer:
                 self._ways.waits(self._client, for_client=False)
                 if answer.status == 401:
@@ -168,13 +178,17 @@ class Visit:
             framing = [pair for pair in answer.headers if pair[0] == b"content-length"]
         elif answer.status not in (204, 304):
             framing = [(b"content-length", b"%d" % answer.length)]
+        kept = tuple((name, masked(value, self._echoes)) for name, value in kept)
+        pieces = answer.pieces
+        if answer.status >= 300 and self._echoes:
+            pieces = without(pieces, self._echoes)
         try:
             head = h11.Response(status_code=answer.status, headers=[*kept, *framing])
             first = self._http.send(head)
         except h11.LocalProtocolError as error:
             raise Failed(f"the upstream's answer is no HTTP: {error}"[:200]) from None
         limit = self._gateway.response_bytes
-        for piece in answer.pieces:
+        for piece in pieces:
             self.received += len(piece)
             if self.received > limit:
                 self._send(first)

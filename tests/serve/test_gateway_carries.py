@@ -467,6 +467,18 @@ def test_only_listed_models_go_out_and_nothing_is_sent_before(house: House) -> N
     assert door.get().endswith(b"ok")  # a question without a body names no model
 
 
+def test_what_was_looked_into_as_json_is_json_to_the_upstream_too(house: House) -> None:
+    seen: list[bytes] = []
+    door = house.to(says(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", seen), models=("small",))
+    body = b'{"model": "small", "a": "&model=large&+ACIALAAi-model+ACIAOgAi-large"}'
+    for kind in ("application/x-www-form-urlencoded", "application/json; charset=utf-7"):
+        head = f"POST /v1/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\nContent_Type: a\r\nContent-Length: {len(body)}\r\n\r\n"
+        assert door.ask(head.encode() + body).endswith(b"ok")
+    for head_sent in seen:
+        kinds = [line for line in head_sent.lower().split(b"\r\n") if b"type" in line]
+        assert kinds == [b"content-type: application/json"]
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_request_that_is_too_large_is_refused_and_the_client_can_read_why(house: House, echo: int, chunked: bool) -> None:
     door = house.door(gateway_to(echo, request_bytes=MIB))

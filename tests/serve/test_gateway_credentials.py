@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from serve.ways import House, house, says
 
 from broker.decide.gateway import Secret
 from broker.serve.addresses import Unreachable
-from broker.serve.credentials import Credentials
+from broker.serve.credentials import Credentials, without
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -40,6 +42,44 @@ def test_a_credential_reaches_the_upstream_and_neither_the_record_nor_the_client
     assert b"authorization: bearer s3cret-value\r\n" in seen[0].lower()
     door.answered()
     assert b"s3cret" not in said + door.journal.path.read_bytes()
+
+
+@pytest.mark.parametrize("answer", [
+    pytest.param(b"302 Found\r\nLocation: /login?key=s3cret-value\r\nX-Was: Bearer s3cret-value\r\nContent-Length: 0\r\n\r\n", id="redirect"),
+    pytest.param(b"401 No\r\nContent-Length: 30\r\n\r\nno such key: s3cret-value, sir", id="error"),
+    pytest.param(
+        b"500 No\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nkey s3\r\n4\r\ncret\r\n8\r\n-value s\r\nb\r\n3cret-value\r\n0\r\n\r\n", id="in pieces",
+    ),
+])  # fmt: skip
+def test_a_credential_that_an_upstream_repeats_in_a_redirect_or_an_error_stays_outside(
+    house: House, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setenv("MODEL_KEY", "s3cret-value")
+    key = Secret(kind="env", source=("MODEL_KEY",), form="Bearer {}")
+    door = house.to(says(b"HTTP/1.1 " + answer), headers=(("Authorization", key),))
+    said = door.post(b"{}")
+    assert said.startswith(b"HTTP/1.1 " + answer[:3])
+    assert b"s3cret" not in said
+    assert b"cret-value" not in said
+    assert b"************" in said
+    door.answered()
+    assert b"s3cret" not in door.journal.path.read_bytes()
+
+
+@given(st.lists(st.binary(max_size=6) | st.sampled_from([b"abcabcabd", b"abcab", b"cabd", b"a"]), max_size=8))
+def test_whatever_the_pieces_are_a_credential_is_masked_and_the_rest_arrives(pieces: list[bytes]) -> None:
+    secrets = [b"abcabcabd"]
+    found = b"".join(without(iter(pieces), secrets))
+    whole = b"".join(pieces)
+    assert secrets[0] not in found
+    assert len(found) == len(whole)
+    if secrets[0] not in whole:
+        assert found == whole
+
+
+def test_what_cannot_be_the_beginning_of_a_credential_is_passed_on_at_once() -> None:
+    passed = without(iter([b"data: hello\n", b"data: abc", b"x"]), [b"abcdefgh"])
+    assert list(passed) == [b"data: hello\n", b"data: ", b"abcx"]
 
 
 @pytest.mark.parametrize(("secret", "says_what"), [

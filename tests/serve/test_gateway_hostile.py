@@ -352,6 +352,22 @@ def test_slow_heads_on_every_connection_keep_nobody_else_out(house: House) -> No
         client.close()
 
 
+def test_tasks_that_hold_on_to_all_they_can_leave_places_for_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = product._HERE._taken
+    monkeypatch.setattr(product, "MOST_HERE", taken + 3 * product.FEW)
+    monkeypatch.setattr(product, "KEPT_FREE", 2 * product.FEW)
+    greedy, other = (house.to(smuggled([])) for _ in range(2))
+    slow = [greedy.connect() for _ in range(3 * product.FEW)]
+    said = [client.recv(20) for client in slow[product.FEW :]]  # refused as long as the first ones stay
+    assert set(said) == {b"HTTP/1.1 503 Busy\r\nc"}
+    held = [other.connect() for _ in range(product.FEW - 1)]
+    assert other.get().endswith(b"ok")
+    for client in (*slow, *held):
+        client.close()
+    until(lambda: product._HERE._taken == taken)
+    assert greedy.get().endswith(b"ok")
+
+
 def gateway_threads() -> int:
     return sum(thread.name.startswith("gateway-") for thread in threading.enumerate())
 
