@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
+#include <termios.h>
 #ifdef __x86_64__
 #include <linux/audit.h>
 #include <sys/user.h>
@@ -143,8 +144,33 @@ void tracee_refuse(pid_t tid, int error) {
 
 void tracee_resume(pid_t tid, int signal) { ptrace(PTRACE_CONT, tid, 0, (void *)(long)signal); }
 
-/* The broker's sentence on the process's standard error: only where writing cannot block, and never into a
- * regular file, whose content is the workload's business. */
+/* Whether a full screen is drawn there: a sentence in its middle would spoil it, and nobody could read it. */
+static bool is_raw(int fd) {
+    struct termios now;
+    return !tcgetattr(fd, &now) && !(now.c_lflag & ICANON);
+}
+
+/* Whether a file is one that output is collected in: in the task's temporary space, which nobody keeps, and only appended to.
+ * The content of every other file is the workload's business. */
+static bool collects_output(const struct stat *st) {
+    struct stat scratch;
+    return S_ISREG(st->st_mode) && !stat("/tmp", &scratch) && st->st_dev == scratch.st_dev;
+}
+
+/* Write with the process's own description: a socket cannot be opened, and a file opened anew could be another one by now. */
+static void tell_through_its_own(pid_t tid, const char *text, size_t size) {
+    int process = (int)syscall(SYS_pidfd_open, tid, 0);
+    int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, 2, 0);
+    struct stat now;
+    if (fd >= 0 && !fstat(fd, &now)) {
+        if (S_ISSOCK(now.st_mode)) send(fd, text, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        else if (collects_output(&now) && (fcntl(fd, F_GETFL) & O_APPEND)) (void)!write(fd, text, size);
+    }
+    if (fd >= 0) close(fd);
+    if (process >= 0) close(process);
+}
+
+/* The broker's sentence on the process's standard error: only where writing cannot block. */
 void tracee_tell(pid_t tid, const char *text) {
     char name[32];
     struct stat st;
@@ -156,15 +182,11 @@ void tracee_tell(pid_t tid, const char *text) {
     if (S_ISFIFO(st.st_mode) || terminal) {
         int fd = open(name, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); /* a description of our own */
         struct stat now; /* O_NONBLOCK of a named pipe without a reader fails, which is fine */
-        if (fd >= 0 && !fstat(fd, &now) && now.st_dev == st.st_dev && now.st_ino == st.st_ino)
+        if (fd >= 0 && !fstat(fd, &now) && now.st_dev == st.st_dev && now.st_ino == st.st_ino && !(terminal && is_raw(fd)))
             (void)!write(fd, text, size);
         if (fd >= 0) close(fd);
-    } else if (S_ISSOCK(st.st_mode) && guard.pidfd_getfd) {
-        int process = (int)syscall(SYS_pidfd_open, tid, 0);
-        int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, 2, 0);
-        if (fd >= 0) send(fd, text, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (fd >= 0) close(fd);
-        if (process >= 0) close(process);
+    } else if ((S_ISSOCK(st.st_mode) || collects_output(&st)) && guard.pidfd_getfd) {
+        tell_through_its_own(tid, text, size);
     }
 }
 

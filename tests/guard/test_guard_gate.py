@@ -402,7 +402,7 @@ def test_who_keeps_a_dead_process_waiting_is_told_so(box: Sandbox) -> None:
     assert box.until(lambda m: isinstance(m, wire.Withdrawn)) == wire.Withdrawn(request=question.request)
 
 
-def test_the_note_reaches_a_pipe_a_socket_and_a_terminal_but_no_file(box: Sandbox) -> None:
+def test_the_note_reaches_a_pipe_a_socket_and_a_terminal_but_no_file_of_the_hosts(box: Sandbox) -> None:
     box.policy = deny("date", note="broker: no dates\n")
     read, write = os.pipe()
     box.exited(box.start(["/usr/bin/env", "/bin/date"], stderr=write))
@@ -421,6 +421,22 @@ def test_the_note_reaches_a_pipe_a_socket_and_a_terminal_but_no_file(box: Sandbo
     assert b"broker: no dates\r\n" in os.read(box.descriptors[spawn], 1000)
 
     assert b"no dates" not in box.run("/usr/bin/env", "/bin/date").err  # stderr is a file
+
+
+@pytest.mark.parametrize(("opened", "told"), [(">>/tmp/out", 1), (">/tmp/out", 0), (">>/work/out", 0)])
+def test_the_note_reaches_a_file_that_collects_output_in_temporary_space_and_no_other(box: Sandbox, opened: str, told: int) -> None:
+    box.policy = deny("date", note="broker: no dates\n")
+    text = f"echo first {opened}; /bin/date 2{opened}; /bin/cat {opened.lstrip('>')}"
+    assert box.shell(text).out.count(b"broker: no dates\n") == told
+
+
+def test_the_note_does_not_spoil_a_full_screen(box: Sandbox) -> None:
+    no_dates = deny("date", note="broker: no dates\n")
+    box.policy = lambda q: no_dates(q) if isinstance(q, wire.ExecAsked) and "date" in q.path else allow_all(q)
+    spawn = box.start(["/bin/bash", "-c", "stty raw; /bin/date; stty sane; echo after; /bin/date"], terminal=True)
+    box.exited(spawn)
+    _, _, after = (seen := os.read(box.descriptors[spawn], 4000)).partition(b"after")
+    assert (seen.count(b"broker: no dates"), after.count(b"broker: no dates")) == (1, 1), seen
 
 
 def test_a_note_to_a_full_pipe_does_not_block(box: Sandbox) -> None:
