@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from broker.cli.report_svg import bars, timeline
 from broker.cli.report_words import (
+    STATES,
     TROUBLE,
     changes_line,
     clock,
@@ -23,7 +24,9 @@ from broker.cli.report_words import (
     in_tree,
     moment,
     result,
+    review_rows,
     seconds,
+    step_rows,
     usage_of,
 )
 from broker.cli.terminal import escape
@@ -107,6 +110,9 @@ def _sections(summary: RunSummary) -> Iterable[Element]:
     if any(sum(pair) for pair in summary.slices):
         yield _section("Timeline", *_timeline(summary))
     yield _section("Refused", *_refused(summary))
+    for title, rows in (("Plan", step_rows(summary)), ("Review", review_rows(summary))):
+        if rows:
+            yield _section(title, _judged(rows))
     if summary.landed or summary.withheld or summary.conflicts:
         yield _section("Changes", e("p", {"class": "note"}, changes_line(summary)), *_changes(summary))
     yield _section("Resources", _resources(summary))
@@ -213,6 +219,17 @@ def _grave(risk: str) -> str:
 
 
 # --- the rest
+
+
+def _judged(rows: list[tuple[str, str, str]]) -> Element:
+    kinds = {"good": "mild", "bad": "grave"}
+    return _table(
+        ("who", "", "what"),
+        (
+            (e("code", {}, who), e("span", {"class": f"class {kinds.get(STATES.get(state, ''), '')}"}, state), text)
+            for who, state, text in rows[:_SHOWN]
+        ),
+    )
 
 
 def _changes(summary: RunSummary) -> Iterable[Element]:

@@ -9,7 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from broker.cli.report_words import TROUBLE, changes_line, clock, depth, facts, in_tree, result, usage_of
+from broker.cli.report_words import (
+    TROUBLE,
+    changes_line,
+    clock,
+    depth,
+    facts,
+    in_tree,
+    result,
+    review_rows,
+    step_rows,
+    usage_of,
+)
 from broker.cli.terminal import escape, shorten
 from broker.record.summary import RunSummary
 
@@ -35,6 +46,10 @@ def markdown(summary: RunSummary, *, record: str) -> str:
         ],
     )  # fmt: skip
     lines += _denials(summary)
+    for title, rows in (("Plan", step_rows(summary)), ("Review", review_rows(summary))):
+        if rows:
+            lines += ["", f"## {title}", ""]
+            lines += _table(("", "", ""), [(code(escape(who)), plain(state), plain(shorten(text, 500))) for who, state, text in rows[:SHOWN]])
     lines += _changes(summary)
     if summary.trouble:
         lines += ["", "## Trouble", ""]

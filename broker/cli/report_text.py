@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.cli.report_words import (
+    STATES,
     TROUBLE,
     changes_line,
     clock,
@@ -10,6 +11,8 @@ from broker.cli.report_words import (
     facts,
     in_tree,
     result,
+    review_rows,
+    step_rows,
     usage_of,
 )
 from broker.cli.terminal import Colours, escape, shorten
@@ -30,6 +33,8 @@ def text(summary: RunSummary, colours: Colours, *, record: str) -> str:
     lines += _tasks(summary, colours)
     lines += _timeline(summary, colours)
     lines += _denials(summary, colours)
+    lines += _judged("Plan", step_rows(summary), colours)
+    lines += _judged("Review", review_rows(summary), colours)
     lines += _changes(summary, colours)
     lines += _rest(summary, colours)
     return "\n".join(lines) + "\n"
@@ -94,6 +99,16 @@ def _denials(summary: RunSummary, colours: Colours) -> list[str]:
     if summary.more_denials:
         lines.append(f"  … and {summary.more_denials:,} that are only counted")
     return [*lines, f"  How to allow one: broker events show {escape(summary.run)}:NUMBER"]
+
+
+def _judged(title: str, rows: list[tuple[str, str, str]], colours: Colours) -> list[str]:
+    if not rows:
+        return []
+    styles = {"good": "green", "bad": "red", "open": "yellow"}
+    return [*_heading(title, colours), *(
+        f"  {colours.paint(f'{escape(state):<8}', styles[STATES.get(state, 'open')])} {escape(who)}  {shorten(escape(text), 300)}".rstrip()
+        for who, state, text in rows[:SHOWN]
+    ), *_more(len(rows))]  # fmt: skip
 
 
 def _changes(summary: RunSummary, colours: Colours) -> list[str]:

@@ -116,6 +116,28 @@ def changes_line(summary: RunSummary) -> str:
     return " · ".join(words)
 
 
+STATES = {"done": "good", "pass": "good", "active": "open", "pending": "open", "stale": "open", "blocked": "bad", "block": "bad", "removed": "open"}
+
+
+def step_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Return of each step of a plan: its task and name, its state, and what else there is to know. None of it is escaped."""
+    rows = []
+    for step in summary.steps:
+        more = [f"said to be done and refused: {step.refused:,} times"] if step.refused else []
+        more += [f"waived: {step.waived}"] if step.waived else []
+        rows.append((f"{step.task} {step.step}", step.state, " · ".join((step.title, *more))))
+    return rows
+
+
+def review_rows(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Return of each judge and each panel: who, the verdict, and why. None of it is escaped."""
+    rows = []
+    for review in summary.reviews:
+        who = f"judge {review.judge}" if review.judge else f"panel {review.panel}"
+        rows.append((who, review.verdict, " · ".join(filter(None, (review.reason, *review.findings)))))
+    return rows
+
+
 def depth(path: str) -> int:
     """Return how far below the root a task is."""
     return path.count("/")

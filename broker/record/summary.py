@@ -15,6 +15,7 @@ from typing import Any
 from broker.record import event
 from broker.record.lines import containing, event_at, lines
 from broker.record.select import when
+from broker.record.summary_reviews import Reviews, ReviewSummary, StepSummary
 
 LISTED = 1_000  # of each: denials, changes landed, programs
 SLICES = 60  # of the time that a run took
@@ -94,6 +95,8 @@ class RunSummary:
     landed: list[Change] = field(default_factory=list)
     landed_count: int = 0
     conflicts: list[Change] = field(default_factory=list)
+    steps: list[StepSummary] = field(default_factory=list)  # of plans
+    reviews: list[ReviewSummary] = field(default_factory=list)
     programs: dict[str, int] = field(default_factory=dict)  # started, by name
     trouble: list[tuple[int, int, str, str]] = field(default_factory=list)  # seq, time, type, task
     slices: list[list[int]] = field(default_factory=lambda: [[0, 0] for _ in range(SLICES)])  # allowed, refused
@@ -157,13 +160,15 @@ class _Fold:
         self.summary = summary
         self._denials: dict[tuple[str, str, str, str], DenialSummary] = {}
         self._others: Counter[str] = Counter()
+        self._reviews = Reviews(summary.steps, summary.reviews)
 
     def add(self, one: dict[str, Any]) -> None:
         summary = self.summary
         summary.events += 1
         kind, time = str(one.get("type", "")), when(one)
         task = self._task(str(one.get("task", "")), time)
-        if (verdict := one.get("verdict")) is not None:
+        self._reviews.add(one, kind, task.path)
+        if (verdict := one.get("verdict")) in ("allow", "ask", "deny"):  # a judge's is about a change
             self._decided(one, task, time, str(verdict))
         elif kind == event.RUN_STARTED:
             summary.start = one

@@ -125,7 +125,10 @@ class PlanDesk:
             if isinstance(found, Unfounded):
                 self._refusals += 1
                 if self._refusals <= MOST_REFUSALS:
-                    self._record(event.PLAN_REFUSED, what=_kind(happening), by=by.label, reason=found.reason, missing=found.missing)
+                    step = "" if isinstance(happening, Created | Revised | Changed) else happening.step
+                    self._record(
+                        event.PLAN_REFUSED, what=_kind(happening), step=step, by=by.label, reason=found.reason, missing=found.missing
+                    )
                 return found
             moved = transitions(self.plan, found)
             if not isinstance(happening, Changed) or moved or _lost(self.plan, found):

@@ -147,7 +147,12 @@ def test_work_is_planned_reviewed_mended_reviewed_again_and_lands(story: Broker)
     shown = story.verb("plan", "show", "last")
     assert (shown.returncode, "2 of 2 steps done" in shown.stdout, "(judge's)" in shown.stdout) == (0, True, True)
     told = story.verb("report", "last", "--json")
-    assert (told.returncode, json.loads(told.stdout)["run"]) == (0, story.journals()[-1].stem)
+    reported = json.loads(told.stdout)
+    assert [(row["step"], row["state"]) for row in reported["steps"]] == [("green", "done"), ("finding-1", "done")]
+    assert sorted((row["judge"], row["verdict"]) for row in reported["reviews"]) == [("", "pass"), ("tests", "pass"), ("vet", "pass")]
+    earlier = story.verb("report", story.journals()[0].stem)
+    assert "said to be done and refused: 2 times" in earlier.stdout
+    assert "high sum/sum.go:4 an assignment does nothing (reproduced)" in earlier.stdout
 
 
 def of(kind: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
