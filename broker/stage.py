@@ -240,8 +240,8 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         sandbox = Sandbox.start(engine, confined.plan, confined.setup, task)
         mounts.prove_mounts(sandbox.container.init_pid, confined.plan, sandbox.container.overlay_words)
         task.seen_at, task.send = f"/proc/{sandbox.container.init_pid}/root", sandbox.answer
-        if path == event.ROOT:
-            task.approvals = run.approvals
+        if path == event.ROOT and run.approvals is not None:
+            task.ask_at(run.approvals)
         if engine.name == "docker":
             task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)

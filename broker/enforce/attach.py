@@ -20,6 +20,7 @@ import tty
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from broker.enforce.questions import NOBODY_ASKS, Questions, Turn
 from broker.enforce.ready import readable, writable
 from broker.enforce.sandbox import Process, Sandbox
 
@@ -27,6 +28,7 @@ CHUNK = 1 << 18
 GRACE_SECONDS = 5.0
 BACKGROUND_SECONDS = 0.2
 STOP_SECONDS = 1.0
+REDRAW_SECONDS = 0.1
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -85,11 +87,13 @@ Sink = Callable[[bytes], None]  # takes what was written, as it comes
 Source = Callable[[], bytes]  # returns what comes next, b"" at the end
 
 
-def copy_stream(source: int, target: int | Sink, budget: OutputBudget | None) -> None:
+def copy_stream(
+    source: int, target: int | Sink, budget: OutputBudget | None, flowing: threading.Event | None = None
+) -> None:
     """Copy until the source ends, without a copy through this process where the kernel can splice.
 
     Closes `source`. A target that is closed (EPIPE) ends the copy: the writer then gets SIGPIPE, as it
-    would without a broker. Raises OSError when the target cannot take it (ENOSPC).
+    would without a broker. Raises OSError when the target cannot take it (ENOSPC). While `flowing` is not set, nothing goes on.
     """
     # A cap needs to see the bytes. And splice(2) reads a file's position before it waits for data, so that it
     # would write over what somebody else (our own reports on the same stderr) wrote meanwhile.
@@ -98,6 +102,9 @@ def copy_stream(source: int, target: int | Sink, budget: OutputBudget | None) ->
             isinstance(target, int) and (budget is None or budget.unlimited) and not stat.S_ISREG(os.fstat(target).st_mode)
         )
         while True:
+            if flowing is not None:
+                readable([source])
+                flowing.wait()
             if spliceable and isinstance(target, int):
                 try:
                     moved = os.splice(source, target, CHUNK)
@@ -141,21 +148,26 @@ def write_all(target: int, data: bytes) -> None:
             writable(target)
 
 
-def feed_stdin(source: int | Source, target: int) -> None:
-    """Copy our stdin into the process's, and close its end when ours ends."""
+def feed_stdin(source: int | Source, target: int, keyboard: threading.Lock | None = None) -> None:
+    """Copy our stdin into the process's, and close its end when ours ends. `keyboard` is who may read from a terminal."""
     try:
         with contextlib.suppress(OSError):
-            while data := _read_when_ours(source) if isinstance(source, int) else source():
+            while data := _read_when_ours(source, keyboard) if isinstance(source, int) else source():
                 write_all(target, data)
     finally:
         os.close(target)
 
 
-def _read_when_ours(source: int) -> bytes:
+def _read_when_ours(source: int, keyboard: threading.Lock | None) -> bytes:
     """Read, and wait where there is nothing, or where the terminal is not ours to read from."""
     while True:
         try:
-            return os.read(source, 65536)
+            if keyboard is None:
+                return os.read(source, 65536)
+            readable([source])
+            with keyboard:
+                if readable([source], 0):  # else it was typed at a question
+                    return os.read(source, 65536)
         except BlockingIOError:
             readable([source])
         except OSError as error:
@@ -178,9 +190,9 @@ class Streams:
 
     def __init__(
         self, stdin: int | Source, stdout: int | Sink, stderr: int | Sink, budget: OutputBudget, *,
-        owner: tuple[int, int] | None = None,
+        owner: tuple[int, int] | None = None, turn: Turn | None = None,
     ) -> None:  # fmt: skip
-        """Open the pipes. A stdin of -1 gives the process an empty one.
+        """Open the pipes. A stdin of -1 gives the process an empty one. What may lead to our terminal waits for its `turn`.
 
         `owner` (uid, gid) is the task's user, when that is another than ours: /dev/stdout leads to the pipe, and
         opening it again is judged by the pipe's owner and mode (0600).
@@ -198,14 +210,15 @@ class Streams:
         self._ended = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._open, self._closed, self._lock = 2, False, threading.Lock()
         self._outputs = [
-            threading.Thread(target=self._copy, args=("stdout", out_read, stdout, budget), daemon=True),
-            threading.Thread(target=self._copy, args=("stderr", err_read, stderr, budget), daemon=True),
+            threading.Thread(target=self._copy, args=("stdout", out_read, stdout, budget, _flowing(turn, stdout)), daemon=True),
+            threading.Thread(target=self._copy, args=("stderr", err_read, stderr, budget, _flowing(turn, stderr)), daemon=True),
         ]
         if stdin == -1:
             os.close(in_write)
             self._input = None
         else:
-            self._input = threading.Thread(target=feed_stdin, args=(stdin, in_write), daemon=True)
+            keyboard = turn.keyboard if turn is not None and isinstance(stdin, int) and os.isatty(stdin) else None
+            self._input = threading.Thread(target=feed_stdin, args=(stdin, in_write, keyboard), daemon=True)
 
     def start(self) -> None:
         """Close the inside ends (the process has them now) and serve the outside ones."""
@@ -214,9 +227,11 @@ class Streams:
         for thread in (*self._outputs, *([self._input] if self._input else [])):
             thread.start()
 
-    def _copy(self, name: str, source: int, target: int | Sink, budget: OutputBudget) -> None:
+    def _copy(
+        self, name: str, source: int, target: int | Sink, budget: OutputBudget, flowing: threading.Event | None
+    ) -> None:
         try:
-            copy_stream(source, target, budget)
+            copy_stream(source, target, budget, flowing)
         except OSError as error:
             self.problems.append(f"{name}: {error.strerror}")
         finally:
@@ -255,6 +270,11 @@ class Streams:
             if not ready:
                 return False
         return True
+
+
+def _flowing(turn: Turn | None, target: int | Sink) -> threading.Event | None:
+    """Return what output waits for that can come out on a terminal, through a pipe too: for none of ours in a file."""
+    return turn.flowing if turn is not None and isinstance(target, int) and not stat.S_ISREG(os.fstat(target).st_mode) else None
 
 
 @contextlib.contextmanager
@@ -318,7 +338,7 @@ class _Watch:
 
 def wait_attached(
     sandbox: Sandbox, process: Process, *, seconds: float | None, wake: int, budget: OutputBudget | None,
-    exceeded: Callable[[], str], signals: int,
+    exceeded: Callable[[], str], signals: int, questions: Questions = NOBODY_ASKS,
 ) -> Ending:  # fmt: skip
     """Wait for the process's end, forward signals, and stop waiting at a limit.
 
@@ -327,19 +347,30 @@ def wait_attached(
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     watch = _Watch(deadline, Ending(), budget, exceeded)
-    while not process.over:
-        ready = readable([process.changed, wake, signals], watch.timeout())
-        if signals in ready:
-            numbers = os.read(signals, 256)
-            _forward(sandbox, process, numbers, watch)
-            if signal.SIGTSTP in numbers:
-                _stop_together(sandbox, process)
-        if process.changed in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(process.changed)
-        if not process.over and watch.must_kill():
-            break
+    try:
+        while not process.over:
+            ready = readable([process.changed, wake, signals, *questions.sources], _sooner(watch.timeout(), questions.timeout()))
+            if signals in ready:
+                numbers = os.read(signals, 256)
+                _forward(sandbox, process, numbers, watch)
+                if signal.SIGWINCH in numbers:
+                    questions.redraw()
+                if signal.SIGTSTP in numbers:
+                    questions.leave()
+                    _stop_together(sandbox, process)
+            questions.attend(ready)
+            if process.changed in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(process.changed)
+            if not process.over and watch.must_kill():
+                break
+    finally:
+        questions.leave()
     return watch.ending
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    return min(one, other) if one is not None and other is not None else one if other is None else other
 
 
 def _stop_together(sandbox: Sandbox, process: Process) -> None:
@@ -348,17 +379,22 @@ def _stop_together(sandbox: Sandbox, process: Process) -> None:
     In this order: a start that is being judged is answered first, and nothing asks while nobody can answer. A
     command that does not stop is not waited for.
     """
+    _stop(sandbox, process)
+    if process.over:
+        return
+    os.kill(os.getpid(), signal.SIGSTOP)
+    process.stopped = 0
+    sandbox.signal(process, signal.SIGCONT, group=True)
+
+
+def _stop(sandbox: Sandbox, process: Process) -> None:
+    """Stop the command, and wait a moment until it has."""
     sandbox.signal(process, signal.SIGTSTP, group=True)
     deadline = time.monotonic() + STOP_SECONDS
     while not process.stopped and not process.over and (left := deadline - time.monotonic()) > 0:
         if readable([process.changed], left):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(process.changed)
-    if process.over:
-        return
-    os.kill(os.getpid(), signal.SIGSTOP)
-    process.stopped = 0
-    sandbox.signal(process, signal.SIGCONT, group=True)
 
 
 def _forward(sandbox: Sandbox, process: Process, numbers: bytes, watch: _Watch) -> None:
@@ -383,47 +419,70 @@ def terminal_size(descriptor: int) -> tuple[int, int]:
 
 def serve_terminal(
     sandbox: Sandbox, process: Process, *, stdin: int, stdout: int, seconds: float | None, wake: int,
-    budget: OutputBudget, exceeded: Callable[[], str], signals: int,
+    budget: OutputBudget, exceeded: Callable[[], str], signals: int, questions: Questions = NOBODY_ASKS,
 ) -> Ending:  # fmt: skip
-    """Connect our terminal with the process's until it ends. Ours is raw meanwhile, and restored always."""
+    """Connect our terminal with the process's until it ends. Ours is raw meanwhile, and restored always.
+
+    INVARIANT: while a question is on it, nothing goes from one to the other: the command's output waits in its terminal, as
+    after Ctrl-S, and what is typed is for the question (tests/conformance/test_approvals_terminal.py).
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
     watch = _Watch(deadline, Ending(), budget, exceeded)
     saved = termios.tcgetattr(stdin)
     master = process.terminal
-    sources = {stdin, master, process.changed, wake, signals}
+    others = {process.changed, wake, signals}
+    streams = {stdin, master}
+    redraw_at: float | None = None
     tty.setraw(stdin, termios.TCSANOW)
     try:
         while not process.over:
-            ready = readable(sources, watch.timeout())
+            if questions.spoilt():
+                redraw_at = _shrink(stdin, master)
+            open_now = others if questions.asking else others | streams
+            redraw_in = None if redraw_at is None else max(0.0, redraw_at - time.monotonic())
+            ready = readable({*open_now, *questions.sources}, _sooner(_sooner(watch.timeout(), redraw_in), questions.timeout()))
+            if redraw_at is not None and time.monotonic() >= redraw_at:
+                redraw_at = None
+                _resize(stdin, master)
             if signals in ready:
                 for number in os.read(signals, 256):
                     if number == signal.SIGWINCH:
                         _resize(stdin, master)
+                        questions.redraw()
                     elif number in FORWARDED:
                         _forward(sandbox, process, bytes([number]), watch)
+                    elif number == signal.SIGTSTP and questions.asking:  # Ctrl-Z: what is held at its start does not stop
+                        questions.leave()
+                        _stop(sandbox, process)
+                        if not process.over:
+                            _suspend(sandbox, process, stdin, saved)
                     elif number == signal.SIGTSTP:  # not from a key: those are the command's while it has the terminal
                         sandbox.signal(process, number, group=True)
-            if master in ready and not _pump(master, stdout, budget):
-                sources.discard(master)
-            if stdin in ready and not _pump(stdin, master, None):
-                sources.discard(stdin)
+            if not questions.asking:
+                if master in ready and not _pump(master, stdout, budget, questions.saw):
+                    streams.discard(master)
+                if stdin in ready and not _pump(stdin, master, None):
+                    streams.discard(stdin)
+            questions.attend(ready)
             if process.changed in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(process.changed)
                 if process.stopped:
+                    questions.leave()
                     _suspend(sandbox, process, stdin, saved)
             if not process.over and watch.must_kill():
                 break
         return watch.ending
     finally:
-        if master in sources:
+        questions.leave()
+        if master in streams:
             _drain_terminal(master, stdout, budget)
         with contextlib.suppress(termios.error):  # the terminal is gone: there is nothing to restore
             termios.tcsetattr(stdin, termios.TCSADRAIN, saved)
 
 
-def _pump(source: int, target: int, budget: OutputBudget | None) -> bool:
-    """Move what is there. Returns False when the source is at its end."""
+def _pump(source: int, target: int, budget: OutputBudget | None, saw: Callable[[bytes], None] | None = None) -> bool:
+    """Move what is there, and let `saw` know. Returns False when the source is at its end."""
     try:
         data = os.read(source, 65536)
     except BlockingIOError:
@@ -434,6 +493,8 @@ def _pump(source: int, target: int, budget: OutputBudget | None) -> bool:
         return False
     if budget is not None:
         data = data[: budget.take(len(data))]
+    if saw is not None:
+        saw(data)
     with contextlib.suppress(OSError):
         write_all(target, data)
     return True
@@ -449,6 +510,17 @@ def _resize(stdin: int, master: int) -> None:
     rows, columns = terminal_size(stdin)
     with contextlib.suppress(OSError):
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _shrink(stdin: int, master: int) -> float:
+    """Have a full-screen program draw itself again: its terminal is one row smaller, until the time that is returned.
+
+    A signal alone (SIGWINCH) would not do: many programs draw nothing when they find the size that they know.
+    """
+    rows, columns = terminal_size(stdin)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", max(1, rows - 1), columns, 0, 0))
+    return time.monotonic() + REDRAW_SECONDS
 
 
 def _suspend(sandbox: Sandbox, process: Process, stdin: int, saved: list[object]) -> None:

@@ -1,0 +1,113 @@
+"""What a question looks like on a screen of so many rows. In: a row of the desk. Out: lines, never more than there is room for.
+
+Who wants what, of which class, why it was refused and which keys there are is seen always; the rest has pages. What the agent
+itself says about it is shown when it is asked for, and marked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.cli.ask_line import Line
+from broker.cli.question_text import details, exact, head, named, wrapped
+from broker.cli.terminal import Colours
+
+LABEL = 11  # columns of what stands before a value
+MOST_REFUSED = 3  # rows
+MOST_TYPED = 3  # rows
+CLAIMS = "  The agent's own words. They are no reason:"
+
+
+class Frame:
+    """One question on the screen. `note` is why the last answer does not count."""
+
+    def __init__(self, row: dict[str, Any], waiting: int, colours: Colours) -> None:
+        """Begin on its first page. `waiting` is how many questions there are, with this one."""
+        self.row = row
+        self.note = ""
+        self.prompt = ""
+        self._waiting = waiting
+        self._colours = colours
+        self._line: Line | None = None
+        self._page = 0
+        self._seen = 0  # pages
+        self._claims = False
+
+    def update(self, row: dict[str, Any], waiting: int) -> None:
+        """Show what it is now: the seconds that are left, for example."""
+        self.row, self._waiting = row, waiting
+
+    def typing(self, prompt: str, line: Line | None) -> None:
+        """Ask for a line in place of a key. No prompt: for a key."""
+        self.prompt, self._line = prompt, line
+
+    def turn_page(self) -> None:
+        """Go on to the next page, after the last to the first."""
+        self._page += 1
+
+    def show_claims(self) -> None:
+        """Show, or hide, what the agent says about it."""
+        self._claims, self._page = not self._claims, 0
+
+    def lines(self, rows: int, columns: int) -> list[str]:
+        """Return what is seen on so many rows of so many columns."""
+        columns = max(20, columns - 1)  # the last column is left empty: a terminal may go on to the next line there
+        top, bottom = self._top(columns), self._asks(columns)
+        room = rows - len(top) - len(bottom) - 1
+        if room < 1:  # a tiny window: what is asked, and the keys
+            return [*top[: max(1, rows - len(bottom))], *bottom][:rows]
+        body = self._body(columns)
+        pages = max(1, -(-len(body) // room))
+        self._page %= pages
+        self._seen = max(self._seen, self._page + 1)
+        shown = body[self._page * room : (self._page + 1) * room]
+        turn = ""
+        if pages > 1:
+            unseen = pages - self._seen
+            turn = f"  page {self._page + 1} of {pages}" + (f", {unseen} not seen yet" if unseen else "") + "  (space turns the page)"
+            turn = self._colours.paint(turn[:columns], "yellow" if unseen else "dim")
+        filled = [*shown, *[""] * (room - len(shown))] if rows < 10_000 else shown
+        return [*top, *filled, turn, *bottom]
+
+    def _top(self, columns: int) -> list[str]:
+        number = f"broker asks (1 of {self._waiting} that wait)" if self._waiting > 1 else "broker asks"
+        plain = head(number, self.row, Colours(None))
+        title = wrapped(plain[0], columns)
+        if len(title) == 1:
+            title = head(number, self.row, self._colours)[:1]
+        refused = wrapped(plain[1], columns)
+        if len(refused) > MOST_REFUSED:
+            refused = [*refused[: MOST_REFUSED - 1], refused[MOST_REFUSED - 1][: columns // 2 - 1] + "…"]
+        return [*title, *map(self._labelled, refused)]
+
+    def _body(self, columns: int) -> list[str]:
+        claims = self.row.get("claims")
+        if self._claims:
+            lines = [CLAIMS, *(named("agent", claims) if claims else ["  nothing"])]
+        else:
+            lines = details(self.row)
+        return [self._labelled(part) for line in lines for part in wrapped(line, columns)]
+
+    def _labelled(self, line: str) -> str:
+        return self._colours.paint(line[:LABEL], "dim") + line[LABEL:]
+
+    def _asks(self, columns: int) -> list[str]:
+        """Return the last lines: why an answer does not count, what is typed, which keys there are."""
+        lines = []
+        if self.note:
+            lines += [self._colours.paint(part, "yellow") for part in wrapped(f"  {exact(self.note)}", columns)[:2]]
+        if self.prompt:
+            lines += [self._colours.paint(part, "bold") for part in wrapped(f"  {self.prompt}", columns)]
+        if self._line is not None:
+            typed = wrapped(f"  > {exact(self._line.text)}_", columns)
+            lines += typed[-MOST_TYPED:]
+            lines += wrapped(f"  {len(self._line.text)} of {self._line.most} characters · Enter · Esc back · Ctrl-C deny", columns)
+        elif self.prompt:
+            lines += wrapped("  Esc back · Ctrl-C deny", columns)
+        else:
+            lines += [self._colours.paint(part, "bold") for part in wrapped(f"  {self._keys()}", columns)]
+        return lines
+
+    def _keys(self) -> str:
+        keys = ["o once", *(["s for the session"] if self.row.get("session") else []), "d deny", "w deny and say why"]
+        return " · ".join([*keys, *(["m the agent's own words"] if "claims" in self.row else [])])
