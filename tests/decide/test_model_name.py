@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.decide.model_name import MOST_DEPTH, Unclear, model_named_in, models_beside
+from broker.decide.model_name import MOST_DEPTH, MOST_STEPS, Unclear, model_named_in, models_beside
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -42,6 +42,25 @@ def test_what_two_readers_could_read_differently_names_no_model(body: bytes) -> 
 def test_brackets_may_nest_as_deep_as_anybody_needs() -> None:
     body = b'{"a":' + b"[" * MOST_DEPTH + b"]" * MOST_DEPTH + b',"model":"m"}'
     assert model_named_in(body) == "m"
+
+
+@pytest.mark.parametrize("value", [
+    b'"' + b"x" * 3_000_000 + b'"', b'"' + b"\\n" * 200_000 + b'"', b'"' + b"x" * 999 + b"\\u00e4" * 5_000 + b'"', b" " * 70_000 + b"1",
+    b"[" + b'"a",' * 200_000 + b'"\\""]', b"[" + b"1," * 500_000 + b"1]", b'{"' + b"k" * 5_000 + b'":[' + b"{}," * 5_000 + b"{}]}",
+], ids=range(7))  # fmt: skip
+def test_long_values_are_read_to_their_end(value: bytes) -> None:
+    assert model_named_in(b'{"a":' + value + b',"model":"m"}') == "m"
+    assert model_named_in(b'{"model":"m","a":' + value + b"}") == "m"
+    assert isinstance(model_named_in(b'{"model":"m","a":' + value), Unclear)
+
+
+@pytest.mark.parametrize("body", [
+    b'{"a":[' + b"[]," * MOST_STEPS + b'1],"model":"m"}', b"{" + b'"a":1,' * MOST_STEPS + b'"model":"m"}',
+], ids=["brackets", "keys"])  # fmt: skip
+def test_a_body_that_is_made_to_be_read_for_ever_is_not(body: bytes) -> None:
+    found = model_named_in(body)
+    assert isinstance(found, Unclear)
+    assert "more than 1,000,000 values" in found.reason
 
 
 @pytest.mark.parametrize(("path", "query", "models"), [
