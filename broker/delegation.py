@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.classify.risk import Risk
@@ -32,6 +32,7 @@ from broker.stage import TASK_FILE, TASK_VARIABLE, Plot, Stage
 from broker.supervisor import carry, refuse_too_long
 from broker.task.outcome import Capture, capped, outcome
 from broker.task.tree import Node
+from broker.values import dataclass
 
 LEAST = {"memory": 8 << 20, "cpus": 0.01}  # bytes, processors: engines refuse less
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,7 @@ from broker.task.changes import Judged
 from broker.task.landing import Gate
 from broker.task.task import Task
 from broker.task.tree import Node, Tree
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.request.plan import Step

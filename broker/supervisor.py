@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ from broker.task.result import Result, finished, held_back, refused
 from broker.task.task import OPERATOR_SCOPE
 from broker.task.tree import Node, Tree
 from broker.task.watching import sweep as sweep_control_sockets
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.request.plan import Step

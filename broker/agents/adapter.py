@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from broker.profiles.load import user_folder
 from broker.profiles.schema import NAME
 from broker.profiles.secure_open import Rules, read_operator_file
 from broker.profiles.suggest import did_you_mean
+from broker.values import dataclass
 
 SHIPPED = Path(__file__).resolve().parent / "shipped"
 SYSTEM = Path("/etc/broker/agents")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from broker.agents.adapter import Adapter, Model
@@ -19,6 +19,7 @@ from broker.decide.agent import Agent
 from broker.decide.gateway import FIRST_PORT, Gateway, Secret, added_to, port_of
 from broker.decide.profile import Profile
 from broker.errors import UsageError
+from broker.values import dataclass
 
 FILES = "/run/broker"  # where small files of a task's are shown
 

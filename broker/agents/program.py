@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from broker.classify import environment, paths
 from broker.classify.entries import Entry
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN, Finding, Inquiry, Scope, shown
 from broker.classify.word import Word
+from broker.values import dataclass
 
 Span = tuple[int, int] | None
 

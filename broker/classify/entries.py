@@ -6,12 +6,13 @@ The language of options and operands is described at the top of tables/coreutils
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, NamedTuple
 
 from broker.classify.risk import Risk
 from broker.classify.tables import program_table
+from broker.values import dataclass
 
 
 class Option(NamedTuple):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from broker.classify.call import Call
 from broker.classify.entries import Entry, Option
 from broker.classify.risk import Risk
 from broker.classify.scope import TAME, UNKNOWN, shown
 from broker.classify.word import Word
+from broker.values import dataclass
 
 
 @dataclass(slots=True)

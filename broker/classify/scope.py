@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from broker.classify.context import Context
 from broker.classify.risk import Part, PartKind, Reason, Risk
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.classify.word import Word

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from broker.classify.braces import expand_braces
 from broker.classify.risk import Reason, Risk
@@ -28,6 +27,7 @@ from broker.classify.tokens import (
     skip_single_quotes,
 )
 from broker.classify.word import Word
+from broker.values import dataclass
 
 MAX_FIELD = 64 * 1024
 MAX_VALUE = 4096

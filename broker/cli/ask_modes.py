@@ -10,7 +10,9 @@ Sequences: ECMA-48; modes: xterm's ctlseqs; keys: the kitty keyboard protocol.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from broker.values import dataclass
 
 MOST_OPEN = 1 << 16  # bytes of a sequence that is not at its end
 

@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.cli.terminal import escape, shorten
@@ -19,6 +19,7 @@ from broker.decide.wording import listed
 from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.explain import MEANINGS
 from broker.record.redact import MARK
+from broker.values import dataclass
 
 _MEANINGS = {risk.label: text for risk, text in MEANINGS.items()}
 _NOT_FOR_DESCENDANTS = frozenset({"persistence", "unknown", "blocked"})

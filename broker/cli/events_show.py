@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from broker.record import event
 from broker.record.lines import Place, event_at, lines
 from broker.record.run_files import find_run
 from broker.record.select import Reader
+from broker.values import dataclass
 
 NEAR = 64  # lines before and after in which the other events about one refusal stand
 TITLES = ("What happened", "Why", "How to allow it")

@@ -9,11 +9,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import UsageError
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.cli.terminal import Colours

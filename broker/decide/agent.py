@@ -9,12 +9,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from broker.classify.context import Context
 from broker.classify.risk import Risk
 from broker.decide.wrapper import Shape, unwrap
 from broker.request.operation import Exec, FileChange, Operation
+from broker.values import dataclass
 
 # What a runtime may be told in front of the agent's script: nothing that loads code.
 _TAME_OPTION = re.compile(r"--(max-old-space-size=\d+|no-warnings(=[A-Z]\w+)?|enable-source-maps|no-deprecation)")

@@ -7,11 +7,12 @@ what could be undone may be agreed to beforehand. Pure: time is an argument, in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from broker.classify.risk import Risk
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
+from broker.values import dataclass
 
 WINDOW = 60.0  # seconds in which approvals are counted
 MOST_OF_A_CLASS = 3

@@ -10,7 +10,6 @@ import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from broker.classify.risk import Risk
@@ -18,6 +17,7 @@ from broker.decide.gateway import Gateway
 from broker.decide.model_name import Unclear, models_beside
 from broker.decide.verdict import Deny, Layer
 from broker.decide.wording import shorten
+from broker.values import dataclass
 
 Header = tuple[bytes, bytes]
 # Of one connection and not of a request: never passed on (RFC 9110 §7.6.1), and what a proxy would act upon. Where a body

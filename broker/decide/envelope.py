@@ -7,11 +7,11 @@ can widen anything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from broker.classify.risk import Risk
 from broker.decide.profile import AllowEntry, Profile, up_to
 from broker.decide.trust import Trust
+from broker.values import dataclass
 
 # What the processes below any allowlisted invocation may have: they are the code the operator agreed to.
 GRANTED = frozenset({Risk.SAFE, Risk.LOCAL_WRITE, Risk.CODE_EXECUTION})

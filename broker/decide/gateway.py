@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from broker.values import dataclass
 
 MIB = 1 << 20
 # On the sandbox's own loopback. The same all the way down the tree, because each ancestor judges what a sub-task starts,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker.decide.verdict import Grant
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from urllib.parse import unquote, unquote_plus
+
+from broker.values import dataclass
 
 MOST_DEPTH = 1_000
 MOST_STEPS = 1_000_000  # brackets, keys and pieces of long texts: many times what a conversation has

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from broker.classify.risk import Risk
@@ -20,6 +20,7 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import LAYERS, ApprovalSettings, Environment, Profile, SandboxSettings, up_to
 from broker.decide.trust import Trust
 from broker.decide.verdict import Deny, Layer
+from broker.values import dataclass
 
 N = TypeVar("N", int, float)
 

@@ -10,12 +10,13 @@ step began, on the workspace as it is now (tests/decide/test_plan_machine.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import assert_never
 
 from broker.decide.wording import command_line, shorten
 from broker.request.plan import MOST_CHECKS, MOST_STEPS, Check, Invocation, Owner, Step
+from broker.values import dataclass
 
 
 class State(StrEnum):

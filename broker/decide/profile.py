@@ -7,11 +7,12 @@ operator wrote and nothing of the machine it is used on.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from broker.classify.risk import Risk
 from broker.decide.agent import Agent
 from broker.decide.gateway import Gateway
+from broker.values import dataclass
 
 # What a profile may name under `tools.disabled`. `shell` is enforced at the exec gate; the others are the
 # tools that agents are served.

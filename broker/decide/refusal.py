@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, PartKind, Risk
 from broker.decide import wording
@@ -14,6 +12,7 @@ from broker.decide.envelope import NEVER_GRANTED, Envelope
 from broker.decide.trust import Trust
 from broker.decide.verdict import Ask, Deny, Grant, Layer
 from broker.request.operation import Operation, ShellText
+from broker.values import dataclass
 
 # An approval cannot change these: nobody can say what would be approved.
 _NOT_APPROVABLE = frozenset({Risk.UNKNOWN, Risk.BLOCKED})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from broker.classify.risk import Risk
+from broker.values import dataclass
 
 
 class Layer(StrEnum):

@@ -18,8 +18,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+
+from broker.values import dataclass
 
 Shape = tuple[str, ...]
 

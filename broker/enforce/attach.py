@@ -18,11 +18,11 @@ import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from broker.enforce.questions import NOBODY_ASKS, Questions, Turn
 from broker.enforce.ready import readable, writable
 from broker.enforce.sandbox import Process, Sandbox
+from broker.values import dataclass
 
 CHUNK = 1 << 18
 GRACE_SECONDS = 5.0

@@ -7,7 +7,6 @@ guard enforces). Everything a task may touch is decided in these two values, and
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from broker.classify import WATCHED_ENV, WATCHED_NAMES
 from broker.classify.context import Context
@@ -22,6 +21,7 @@ from broker.enforce.mounts import is_below
 from broker.enforce.runtime import runtime_bases
 from broker.enforce.workspace import Workspace
 from broker.errors import UsageError
+from broker.values import dataclass
 
 HOME = "/home/agent"
 CLIENT_FOLDER = "/run/broker/bin"

@@ -12,11 +12,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from broker.errors import HostCannotEnforce
+from broker.values import dataclass
 
 # What no sandbox needs, kept out of every package that is installed later, too.
 NO_DOCUMENTS = """\

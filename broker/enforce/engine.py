@@ -7,8 +7,10 @@ task may do; it only differs in where the system directories come from (an image
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ import platform
 import shutil
 import socket
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime
 from broker.enforce.sandbox import Sandbox
 from broker.enforce.workspace import Workspace
 from broker.errors import BrokerError, HostCannotEnforce
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,13 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.enforce.debian_root import DebianRoot
 from broker.enforce.docker_api import connect, engine_address
 from broker.errors import HostCannotEnforce, UsageError
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -24,7 +24,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from broker.enforce.changes import Change, Facts, Kind, Thing, is_whiteout
 from broker.enforce.landing_intent import INTENT, Intent, Step, step_of
@@ -33,6 +33,7 @@ from broker.enforce.layer import Layer
 from broker.enforce.opaque import say_each_deletion
 from broker.enforce.staging import CONFLICTS, Tree, facts_of, stage
 from broker.errors import BrokerError
+from broker.values import dataclass
 
 
 class LandingFailed(BrokerError):

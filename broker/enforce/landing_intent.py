@@ -6,11 +6,11 @@ A step is one change; the intent is the file with all of them (`landing.jsonl` i
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from broker.enforce.changes import Change, Facts, Kind, Thing
 from broker.enforce.layer import Layer, write_whole
+from broker.values import dataclass
 
 INTENT = "landing.jsonl"
 

@@ -19,7 +19,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from broker.enforce.beneath import FOLDER, file_user, open_beneath, rename
 from broker.enforce.engine import Overlay
 from broker.enforce.runtime import OwnerMark
 from broker.errors import HostCannotEnforce, UsageError
+from broker.values import dataclass
 
 FORMAT = 1
 MANIFEST = "layer.json"

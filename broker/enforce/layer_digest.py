@@ -16,13 +16,14 @@ import hashlib
 import os
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from broker.enforce.beneath import FOLDER, Folders
 from broker.enforce.changes import OVERLAYS_OWN, Change, Kind, Thing, changes_of
 from broker.enforce.layer import CLOCK_REALTIME_COARSE, Layer
 from broker.errors import BrokerError
+from broker.values import dataclass
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SMALL = 1 << 17

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from broker.enforce.engine import Bind, Overlay, Plan
 from broker.errors import HostCannotEnforce
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from broker.values import dataclass
 
 RTM_GETLINK, RTM_GETROUTE = 18, 26
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300

@@ -15,10 +15,10 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from broker.errors import HostCannotEnforce
+from broker.values import dataclass
 
 GUARD = Path(__file__).parent.parent / "guard" / "guard"
 

@@ -15,7 +15,6 @@ import struct
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from broker.decide.verdict import Allow
@@ -25,6 +24,7 @@ from broker.enforce.calls import CallLine
 from broker.enforce.engine import Container, Engine, Plan
 from broker.enforce.ready import readable
 from broker.errors import BrokerError, GuardError, HostCannotEnforce
+from broker.values import dataclass
 
 START_SECONDS = 30.0
 MOUNT_STEPS = frozenset({"user namespace", "overlay", "show", "hide", "seal", "capabilities"})  # guard/mounts.c

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from broker.decide.profile import Profile
 from broker.enforce import wire
 from broker.enforce.network import NetworkFacts
 from broker.errors import HostCannotEnforce
+from broker.values import dataclass
 
 # The guard's attempts, by the layer they prove. A missing one counts as failed.
 PROOFS = {

@@ -6,9 +6,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from broker.enforce.layer import folder_size
+from broker.values import dataclass
 
 FIRST_LOOK = 0.05
 INTERVAL = 0.2

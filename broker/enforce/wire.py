@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag, StrEnum
 from struct import Struct
 from typing import assert_never
 
 from broker.errors import GuardError
 from broker.request.operation import FileAction
+from broker.values import dataclass
 
 PROTOCOL = 3
 MAX_PACKET = 192 * 1024

@@ -12,13 +12,14 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from broker.enforce.aliases import Alias, of_git, within
 from broker.enforce.engine import Bind
 from broker.enforce.mounts import submounts
 from broker.errors import UsageError
+from broker.values import dataclass
 
 # How many folders a survey opens: in seconds, on a slow machine. An earlier task may have made them, so that what lies
 # behind them would not be found.

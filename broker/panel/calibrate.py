@@ -12,7 +12,7 @@ import random
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from broker.panel.round import convene, round_to
 from broker.panel.verdict import BLOCK, Decision
 from broker.record import event
 from broker.stage import Watcher
+from broker.values import dataclass
 
 MOST_LOOKED_AT = 5_000  # files of the workspace
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

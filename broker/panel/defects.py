@@ -11,7 +11,8 @@ import random
 import re
 import string
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from broker.values import dataclass
 
 MOST_CONTENT = 512 * 1024  # bytes of a file that a fault is put into
 _SOURCES = (".go", ".py", ".js", ".ts", ".tsx", ".jsx", ".rs", ".java", ".c", ".cc", ".cpp", ".h", ".rb", ".php", ".sh", ".cs")

@@ -13,7 +13,6 @@ import os
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from broker.profiles.quantity import parse_time
 from broker.profiles.schema import NAME
 from broker.profiles.secure_open import Rules, list_operator_folder, read_operator_file
 from broker.profiles.suggest import closest, did_you_mean
+from broker.values import dataclass
 
 MOST_JUDGES = 16
 TIME = 600.0  # seconds, of a judge

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from broker.errors import BrokerError, JournalError
@@ -22,6 +22,7 @@ from broker.stage import Stage, Watcher
 from broker.supervisor import RunRequest, run
 from broker.task.changes import Judged
 from broker.task.result import Result
+from broker.values import dataclass
 
 MOST_ROUNDS = 20
 WORKER_NOTE = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from broker.enforce.layer import Layer
 from broker.enforce.workspace import Workspace
@@ -19,6 +19,7 @@ from broker.record import event
 from broker.stage import Run, Watcher
 from broker.supervisor import RunRequest, opened
 from broker.task.landing import refuse_running
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

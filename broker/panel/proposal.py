@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from broker.enforce.changes import Change, Thing, changes_of
@@ -20,6 +20,7 @@ from broker.panel.definition import Judge
 from broker.panel.verdict import MOST_FINDINGS, SEVERITIES
 from broker.stage import TASK_FILE
 from broker.task.diff_text import Diff
+from broker.values import dataclass
 
 DIFF_FILE = "change.diff"
 MOST_DIFF = 256 * 1024  # bytes of the whole

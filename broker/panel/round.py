@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from broker.decide.envelope import Envelope
@@ -44,6 +44,7 @@ from broker.supervisor import carry
 from broker.task.outcome import Capture
 from broker.task.result import Result
 from broker.task.tree import Node
+from broker.values import dataclass
 
 MOST_EVIDENCE = 8  # different commands of one judge that are run
 MOST_SAID = 2_000  # characters of a judge's stderr

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from broker.values import dataclass
 
 PASS, BLOCK = "pass", "block"
 MOST_BYTES = 64 * 1024  # of the line

@@ -6,7 +6,6 @@ The sentences are `decide`'s own; what is added is what would change the answer,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from broker.classify.context import Context
@@ -18,6 +17,7 @@ from broker.decide.verdict import Allow, Ask, Deny, Layer
 from broker.decide.wording import command_line
 from broker.profiles.judge import Judged, judge
 from broker.request.operation import ShellText
+from broker.values import dataclass
 
 # Two or three commands of each class, tried by a test: what a class means is best said so.
 EXAMPLES: dict[Risk, tuple[str, ...]] = {

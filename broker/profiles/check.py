@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from broker.classify.risk import Risk
@@ -23,6 +23,7 @@ from broker.profiles.normalise import profile_from
 from broker.profiles.schema import ProfileTable, decode_profile
 from broker.profiles.secure_open import Rules
 from broker.profiles.ways_out_told import ways_out_findings
+from broker.values import dataclass
 
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
 _CHANGES_WHAT_RUNS = re.compile(

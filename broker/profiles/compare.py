@@ -7,7 +7,6 @@ INVARIANT: when no change is `wider`, the second profile permits nothing that th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +19,7 @@ from broker.profiles.explain import MEANINGS
 from broker.profiles.judge import Judged, judge, start_of
 from broker.profiles.quantity import show_size, show_time
 from broker.profiles.ways_out_told import is_narrower, origin
+from broker.values import dataclass
 
 
 class Direction(IntEnum):

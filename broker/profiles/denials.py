@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.classify import classify
@@ -18,6 +18,7 @@ from broker.decide.decide import names_a_shell
 from broker.decide.wording import describe, shorten
 from broker.profiles.judge import context_in
 from broker.request.operation import Exec, ShellText
+from broker.values import dataclass
 
 # What the record holds in a secret's place (broker/record/redact.py; a test compares).
 REDACTED = re.compile(r"redacted[ -]sha256-[0-9a-f]{12}-[0-9]+|<redacted:")

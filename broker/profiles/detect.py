@@ -12,7 +12,6 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from broker.decide.wording import classes
 from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.doors import open_door
 from broker.profiles.judge import judge
+from broker.values import dataclass
 
 LARGEST = 1 << 20
 _USUAL = re.compile(

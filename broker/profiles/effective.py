@@ -8,7 +8,6 @@ envelope and of each level.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker.classify.risk import Risk
@@ -21,6 +20,7 @@ from broker.decide.wording import classes, command_line
 from broker.profiles.explain import MEANINGS, Section
 from broker.profiles.judge import context_in, judge, start_of
 from broker.profiles.quantity import show_size, show_time
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ add up. It is a guide for reading, not a measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -20,6 +19,7 @@ from broker.profiles.check import names_a_secret
 from broker.profiles.doors import open_door
 from broker.profiles.judge import judge, start_of
 from broker.profiles.ways_out_told import ways_out_exposures
+from broker.values import dataclass
 
 _CLASSES = {
     Risk.LOCAL_WRITE: (0.08, "files of the workspace can be changed; what lands is judged again"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
+
+from broker.values import dataclass
 
 
 class Severity(IntEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from broker.profiles.normalise import profile_from
 from broker.profiles.schema import NAME, Source, decode_file, decode_profile
 from broker.profiles.secure_open import Rules, list_operator_folder, read_operator_file, unreadable
 from broker.profiles.suggest import closest
+from broker.values import dataclass
 
 SYSTEM_FOLDER = Path("/etc/broker/profiles")
 _SUFFIXES = (".toml", ".json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,7 @@ from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.denials import Refusals, Tried, Withheld
 from broker.profiles.doors import open_door
 from broker.profiles.judge import judge
+from broker.values import dataclass
 
 # So many commands that differ in one word are one question: of data (a path, a number), the next one will be another;
 # of plain words, such as targets of make, some are simply several commands.

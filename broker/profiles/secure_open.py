@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from broker.profiles.errors import (
@@ -23,6 +23,7 @@ from broker.profiles.errors import (
     ProfileUnreadable,
     ProfileWritableByOthers,
 )
+from broker.values import dataclass
 
 # No profile comes near it; what is larger is a mistake or an attack on the parser.
 LARGEST = 1 << 20

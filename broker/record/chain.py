@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from broker.record import event
 from broker.record.clock import now
 from broker.record.line_file import FLAGS, LineFile, cannot_write, refuse_if_shared, sync_folder, wait_for
 from broker.record.links import follow
+from broker.values import dataclass
 
 NAME = "chain.jsonl"
 STARTED = "run.started"

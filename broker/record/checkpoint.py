@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import chain, event
 from broker.record.chain import Chain, ChainRecord, Entry
 from broker.record.evidence import bind_dead
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

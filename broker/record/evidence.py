@@ -11,7 +11,6 @@ It cannot see what somebody changed who may write all of it, and wrote all of it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from broker.record.chain import Chain, ChainRecord, Entry
 from broker.record.journal import is_being_written
 from broker.record.run_files import list_runs
 from broker.record.verify import Verification, verify
+from broker.values import dataclass
 
 
 class State(StrEnum):

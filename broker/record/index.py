@@ -14,7 +14,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import sha256  # OpenSSL's: sqlite3 is loaded anyway, and a million lines are many
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from broker.record.index_file import Untrue, complaints, connected
 from broker.record.lines import START, Lines, Place, lines
 from broker.record.run_files import segments
 from broker.record.select import Facts, Reader, Selection, when
+from broker.values import dataclass
 
 BATCH = 50_000  # lines between two commits: others can go on, and what was done is kept
 PAGE = 5_000  # rows held at once

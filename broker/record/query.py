@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from broker.errors import JournalError
 from broker.record.lines import START, Lines, Place, containing, event_at, lines
 from broker.record.run_files import list_runs, segments
 from broker.record.select import Facts, Reader, Selection, when
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.record.index import Row

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +30,7 @@ from broker.record.redact_rules import (
     Flag,
 )
 from broker.sha256 import sha256
+from broker.values import dataclass
 
 MARK = re.compile(r"redacted[ -]sha256-[0-9a-f]{12}-[0-9]+")
 _NOT_YET = rf"(?!['\"]?{MARK.pattern}(?![\w-]))"

@@ -7,7 +7,7 @@ the rules (a test compares).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from broker.classify import CLASSIFIER_VERSION, classify, tables_digest
@@ -45,6 +45,7 @@ from broker.record.recorded import (
 )
 from broker.record.redact import redact
 from broker.request.operation import Connection, Delegation, Exec, FileChange, Operation
+from broker.values import dataclass
 
 OLD = "the record was written by a version that did not say what verdicts hang on"
 _PROXYS = frozenset({"network.hosts", "network.ceiling"})  # connections that the proxy decided on

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 
 from broker.errors import JournalError
@@ -20,6 +19,7 @@ from broker.record.evidence import Finding, State, examine
 from broker.record.journal import is_being_written
 from broker.record.line_file import sync_folder, take
 from broker.record.run_files import list_runs, segments
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ import json
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from broker.classify.risk import Risk
 from broker.errors import UsageError
 from broker.record import event
+from broker.values import dataclass
 
 # These refuse by their type, and carry no verdict of their own.
 _REFUSALS = frozenset({event.EXEC_RACE, event.EXEC_UNREADABLE, event.EXEC_TOO_LARGE, "call.refused"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from broker.record import event
 from broker.record.lines import containing, event_at, lines
 from broker.record.select import when
 from broker.record.summary_reviews import Reviews, ReviewSummary, StepSummary
+from broker.values import dataclass
 
 LISTED = 1_000  # of each: denials, changes landed, programs
 SLICES = 60  # of the time that a run took

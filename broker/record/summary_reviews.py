@@ -5,10 +5,10 @@ In: events, one at a time. Out: each step of each plan with its last state, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from broker.record import event
+from broker.values import dataclass
 
 LISTED = 1_000
 

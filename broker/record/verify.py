@@ -9,13 +9,13 @@ that, evidence.py holds it against the chain file.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from broker.record import event
 from broker.record.journal import lines
 from broker.record.links import follow
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

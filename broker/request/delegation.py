@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from broker.values import dataclass
 
 MOST_BYTES = 256 * 1024  # of a request; its goal and context are texts for an agent
 MOST_WORDS = 4_096

@@ -7,8 +7,9 @@ not UTF-8 survive the round trip.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from broker.values import dataclass
 
 
 class FileAction(StrEnum):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from broker.request.delegation import MOST_WORDS, RequestRefused, a_word, read_json
+from broker.values import dataclass
 
 MOST_STEPS = 50
 MOST_CHECKS = 4  # of a step

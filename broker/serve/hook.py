@@ -11,7 +11,6 @@ not answer (docs/hooks.md). What is rewritten into `broker exec` is enforced the
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from broker.serve import hook_record
 from broker.serve.hook_answer import Answer, Kind, encoded, words_of
 from broker.serve.hook_event import Dialect, Event, NotUnderstood, understood
 from broker.serve.hook_tools import Use, use_of
+from broker.values import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

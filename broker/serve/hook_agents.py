@@ -10,12 +10,12 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from broker.errors import UsageError
 from broker.serve.hook_event import Dialect
+from broker.values import dataclass
 
 MARK = "# by broker install"
 # A hook that an agent gives up on lets the tool run, in Codex and Gemini CLI: a process that is stopped is ended before that.

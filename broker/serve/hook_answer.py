@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from broker.decide.verdict import Deny
 from broker.serve.hook_event import Dialect
+from broker.values import dataclass
 
 BLOCKS = 2
 

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from broker.record import event
@@ -24,6 +23,7 @@ from broker.record.run_files import list_runs
 from broker.serve.hook_agents import Agent, Scope
 from broker.serve.hook_canary_model import Model
 from broker.serve.hook_event import Dialect
+from broker.values import dataclass
 
 SECONDS = 180.0  # until an agent that does not end is ended
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from broker.values import dataclass
 
 MOST_BYTES = 16 << 20  # of one event: it holds the whole content of a file that is written
 _LONGEST_NAME = 500

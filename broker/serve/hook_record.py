@@ -11,7 +11,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from broker.record import event
 from broker.record.journal import Journal
 from broker.record.run_files import RUN_ID, journal_path, state_dir
 from broker.sha256 import sha256
+from broker.values import dataclass
 
 JOURNAL_LIMIT = 1 << 30  # bytes: an agent that calls tools for ever must not fill the disk
 

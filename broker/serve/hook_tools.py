@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from broker.request.operation import Connection, FileAction, FileChange, FileRead, Operation
 from broker.serve.hook_event import Dialect, Event, NotUnderstood
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from broker.decide.plan import Evidence, Plan, PlanStep, Tracked, Unfounded, words_of
@@ -29,6 +28,7 @@ from broker.serve.tools_inside import Call, Ended, Problem, Workplace, run_insid
 from broker.stage import Stage
 from broker.task.outcome import Capture
 from broker.task.plan import PlanDesk, as_table
+from broker.values import dataclass
 
 ACTIONS = ("create", "revise", "show", "begin", "check", "complete")
 MOST_OUTPUT = 8 * 1024  # bytes of each stream of a check that is answered; what it wrote is no evidence

@@ -7,12 +7,12 @@ address says, and only a bounded piece of it, however long it is and however few
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from broker.record import event
 from broker.record.lines import Place, lines
 from broker.stage import Stage
+from broker.values import dataclass
 
 SCHEME = "broker://events/"
 TEMPLATE = "broker://events/{+task}{?after,limit}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from broker.enforce.calls import CallEnded
 from broker.serve.mcp_lines import Lines, line_of, parsed
+from broker.values import dataclass
 
 MOST_OPEN = 64  # requests of one client that are not answered yet
 MOST_OPEN_BYTES = 4 << 20  # and their sizes together

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from broker.classify.risk import Risk
@@ -31,6 +30,7 @@ from broker.serve.tools_tasks import Delegations, list_subagent_profiles
 from broker.stage import Stage
 from broker.task.outcome import Capture, capped
 from broker.task.task import JOURNAL_LIMIT, REFUSALS_RECORDED
+from broker.values import dataclass
 
 MOST_CALLS = 16  # of one client, at once
 CLOSE_SECONDS = 30.0

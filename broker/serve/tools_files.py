@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import codecs
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from broker.decide.verdict import Allow
@@ -18,6 +17,7 @@ from broker.serve.tools_inside import Call, Problem, Workplace, run_inside
 from broker.serve.tools_patch import DoesNotApply, patched, replaced
 from broker.task.outcome import Capture
 from broker.task.task import CLIENT
+from broker.values import dataclass
 
 READ_SECONDS = 60.0
 MOST_READ = 256 * 1024  # bytes of one read_file

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.decide.verdict import Allow, Deny
@@ -26,6 +26,7 @@ from broker.record.denials import DenialRow, row_of
 from broker.request.operation import Operation
 from broker.stage import Stage
 from broker.supervisor import MOST_WORDS
+from broker.values import dataclass
 
 DRAIN_SECONDS = 0.5  # for output that comes after the end, from what was left running
 KILL_SECONDS = 10.0

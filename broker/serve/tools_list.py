@@ -7,13 +7,13 @@ tool's own fields, with anything else a `message`, and with `denied` all that a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from broker.classify.risk import Risk
 from broker.decide.plan import State
 from broker.request.plan import MOST_CHECKS, MOST_SECONDS, MOST_STEPS, MOST_TITLE, SECONDS, Owner
 from broker.serve.tools_schema import Schema, flag, listing, number, table, text
+from broker.values import dataclass
 
 MOST_PATH = 4_095
 MOST_TEXT = 64 * 1024  # of a command; with the environment it must fit into what the gate can judge

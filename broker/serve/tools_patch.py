@@ -7,7 +7,8 @@ line or, when the lines have moved, at the only other place where it does.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from broker.values import dataclass
 
 MOST_HUNKS = 500
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")

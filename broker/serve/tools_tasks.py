@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.delegation import Assignment, delegate, left_of
@@ -15,6 +15,7 @@ from broker.errors import JournalError
 from broker.request.delegation import RequestRefused, TaskRequest, request_of
 from broker.serve.tools_inside import Call, Problem, Workplace
 from broker.task.outcome import MOST_BYTES, capped
+from broker.values import dataclass
 
 MOST_TASKS = 8
 KEPT = 32  # results of ended sub-tasks that can still be asked for

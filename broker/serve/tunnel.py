@@ -11,7 +11,9 @@ import select
 import socket
 import ssl
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from broker.values import dataclass
 
 CHUNK = 1 << 18
 STUCK_SECONDS = 600.0  # nothing came, and nothing could be written

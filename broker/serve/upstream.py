@@ -16,7 +16,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import h11
@@ -25,6 +24,7 @@ from broker.decide.egress import Header, Outgoing
 from broker.decide.gateway import Gateway
 from broker.serve.addresses import Unreachable, connect, resolve
 from broker.serve.bodies import Piece
+from broker.values import dataclass
 
 IDLE_SECONDS = 600.0  # a model may think for long before its next word
 WRITE_SECONDS = 120.0  # nothing of a piece is taken

@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.classify import classify
@@ -28,6 +28,7 @@ from broker.enforce.beneath import open_beneath
 from broker.enforce.changes import Change, Kind, Thing
 from broker.request.operation import FileAction, FileChange
 from broker.task.together import folders_above, held_back
+from broker.values import dataclass
 
 _MAKES_A_REPOSITORY = ("HEAD", "objects", "refs", "commondir")
 MOST_NAMES = 100  # of one path: links may lead to one another

@@ -19,7 +19,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -36,6 +35,7 @@ from broker.task.control_socket import (
     socket_name,
 )
 from broker.task.tree import Node, Tree, denial_row
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.task.desk import ApprovalDesk

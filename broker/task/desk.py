@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.classify.risk import Assessment
@@ -23,6 +23,7 @@ from broker.errors import JournalError
 from broker.record import event
 from broker.request.operation import Exec, FileChange, Operation
 from broker.sha256 import sha256
+from broker.values import dataclass
 
 PATIENCE = 120.0  # seconds for an answer; then it is a Deny
 TICK = 1.0  # seconds between two words to the guard, which waits 30 s for each; and until a dead asker is noticed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from broker.record.journal import Journal
 from broker.task.changes import ChangeJudge, Judged, Withheld, as_result, hold_together, never
 from broker.task.task import Task
 from broker.task.together import folders_above
+from broker.values import dataclass
 
 PATHS_PER_EVENT = 1_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from broker.enforce.sandbox import Process
 from broker.enforce.status import LayerStatus
 from broker.exit_codes import BUDGET, DENIED_COMMAND, HELD_BACK, INTERNAL, NOT_FOUND, TIMEOUT
 from broker.record.denials import DenialRow
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.task.task import Task

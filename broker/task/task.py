@@ -14,7 +14,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from broker.classify import classify
@@ -39,6 +39,7 @@ from broker.record.denials import DenialLog, row_of
 from broker.record.journal import Journal
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation
 from broker.task.tree import Node, Tree
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.task.desk import ApprovalDesk

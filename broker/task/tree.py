@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from broker.classify.risk import Risk
@@ -19,6 +19,7 @@ from broker.decide.verdict import Deny
 from broker.record import event
 from broker.record.denials import row_of
 from broker.record.redact import redact_words
+from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.task.plan import PlanDesk

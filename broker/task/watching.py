@@ -14,11 +14,12 @@ import socket
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from broker.enforce.runtime import runtime_bases
 from broker.task.control_socket import FOLDER, address, open_folder, owner_of
+from broker.values import dataclass
 
 PATIENCE = 2.0  # seconds for an answer; a broker that is stopped gives none
 DENIALS_SHOWN = 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from broker.classify import paths
 from broker.classify.call import Call, like, reader, unknown_word
@@ -13,6 +13,7 @@ from broker.classify.risk import Risk
 from broker.classify.roles import apply_role
 from broker.classify.scope import TAME, UNKNOWN, shown
 from broker.classify.word import Word
+from broker.values import dataclass
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +20,7 @@ from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.judge import judge
 from broker.profiles.proposal import entry_text
 from broker.profiles.write import comment, literal
+from broker.values import dataclass
 
 PREFIX = "a prefix or a pattern: entries are exact. List the commands that are meant (broker profile suggest finds them in a run)"
 

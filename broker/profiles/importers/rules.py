@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from broker.classify.risk import Risk
 from broker.profiles.command_line import CommandLineError, parse_command_line
 from broker.profiles.importers.draft import PREFIX, Draft
+from broker.values import dataclass
 
 ALLOW, ASK, DENY = "allow", "ask", "deny"
 _GLOB = re.compile(r"[*?\[]")

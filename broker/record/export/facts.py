@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from broker.record import event
 from broker.record.lines import START, Place, containing, event_at
 from broker.record.select import when
+from broker.values import dataclass
 
 MOST_DENIALS = 128  # kept of a task: as many events as a span has by default (OTEL_SPAN_EVENT_COUNT_LIMIT)
 _SAID_ONCE = (event.RUN_STARTED, event.TASK_CREATED, event.TASK_DENIED, event.TASK_FINISHED)

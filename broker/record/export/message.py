@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker.errors import BrokerError
 from broker.record.export.facts import Facts
+from broker.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

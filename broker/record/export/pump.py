@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from broker.record.export.cursor import Cursor
 from broker.record.export.facts import Facts, before
 from broker.record.export.message import Format, Message, Sink, Unreachable
 from broker.record.lines import Place, event_at, lines
+from broker.values import dataclass
 
 BATCH = 1_000  # messages
 BATCH_BYTES = 1 << 20  # of lines

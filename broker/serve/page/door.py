@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from broker.values import dataclass
 
 COOKIE = "broker-page"
 TOKEN_BYTES = 24  # 192 bits

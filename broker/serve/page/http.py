@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import h11
+
+from broker.values import dataclass
 
 MOST_HEAD = 16 << 10  # bytes
 MOST_BODY = 8 << 10

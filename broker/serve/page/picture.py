@@ -11,13 +11,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Any
 
 from broker.decide.wording import escape
 from broker.sha256 import sha256
 from broker.task.watching import Row, Watched, connect, listen, place_of
+from broker.values import dataclass
 
 LOOK = 0.5  # seconds between two looks for runs that began
 TICK = 0.1  # seconds between two looks at what changed
