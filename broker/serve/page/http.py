@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import field
 
@@ -21,7 +23,7 @@ MOST_BODY = 8 << 10
 MOST_CONNECTIONS = 64
 REQUEST_SECONDS = 5.0  # for a whole request
 READ_SECONDS = 10.0  # for a client to read what was sent to it
-PIECE = 1 << 14
+PIECE = 1 << 12
 
 # Nothing but our own files, nothing put into a page as HTML, no frame around it, and nothing of it kept.
 HEADERS = (
@@ -110,7 +112,9 @@ class Connections:
                 await _let_go(reader, writer)
             writer.close()
         except (OSError, TimeoutError, h11.ProtocolError):
-            pass  # whoever it was is gone, or does not read
+            # Whoever it was is gone, or does not read. What the kernel holds for him goes as well (SO_LINGER in socket(7)).
+            with contextlib.suppress(OSError):
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         finally:
             writer.transport.abort()
 

@@ -64,26 +64,32 @@ function facts(row) {
   const rule = (name) => el("span", { class: "rule" }, ` ${name}`);
   fact("why", row.reasons.map((one) => el("p", {}, words(one.text), rule(`${one.class}, ${one.rule}`))));
   fact("refused by", words(row.reason), rule(row.rule));
-  if (row.tool === "exec") {
+  if (row.argv.length) {
     fact("program", code(row.program ?? []), el("p", { class: "rule" }, row.sha256 ? `sha256 ${row.sha256}` : "its content is not known"));
     if (row.cwd) fact("folder", code(row.cwd));
     const argv = row.argv.map((word, at) => el("li", {}, el("span", { class: "number" }, String(at)), code(word)));
     fact("arguments", el("ol", { class: "argv" }, argv));
+    if (row.files.length) fact("it names", row.files.map((one) => el("p", {}, code(one.path), one.to.length ? [" → ", code(one.to)] : null,
+      rule(`${one.kind}, argument ${one.word}${one.sha256 ? `, sha256 ${one.sha256.slice(0, 12)}…` : ""}`))));
     if (row.env.length) fact("variables", row.env.map((one) => el("p", {}, code(one))));
   } else {
     if (row.path) fact("path", code(row.path));
     if (row.other) fact("other path", code(row.other));
   }
+  if (row.content) fact("content", row.content);
   if (row.shell.length) fact("in the shell", el("code", { class: "block" }, row.shell.map((part, at) => el("span", { class: at === 1 ? "asked" : "" }, words(part)))));
   if (row.diff) {
-    const kind = (line) => (text(line).startsWith("+") ? "added" : text(line).startsWith("-") ? "removed" : "");
-    fact("change", el("code", { class: "block" }, row.diff.map((line) => el("span", { class: `line ${kind(line)}` }, words(line)))));
+    const kind = (line) => ({ "+": "added", "-": "removed" })[line[0]?.[0]] ?? "";
+    const lines = row.diff.lines.map((line) => el("span", { class: `line ${kind(line)}` }, words(line)));
+    fact("change", lines.length ? el("code", { class: "block" }, lines) : null, el("p", { class: "rule" }, row.diff.notes.join("; ")));
   }
+  if (row.by.length) fact("asked by", row.by.map((one, at) => [at ? " started by " : "", code(one)]).flat(), row.pid ? rule(`process ${row.pid}`) : null);
   for (const [name, value] of row.more) fact(name, code(value));
   return list;
 }
 
-const wants = (row) => (row.tool === "exec" ? "wants to start a program" : `wants to ${row.action || "change"} a path`);
+const wants = (row) =>
+  row.argv.length ? "wants to start a program" : row.path ? `wants to ${row.action || "change"} a path` : `wants to use ${row.tool}`;
 
 function select(id) {
   current = id;

@@ -25,19 +25,32 @@ TICK = 0.1  # seconds between two looks at what changed
 SILENT = 2.0  # seconds without an answer after which a broker is said to give none
 ASK = 0.3  # seconds between two looks at what waits, while somebody looks at the page
 DENIALS = 200  # different ones that are kept
+WORDS = 200  # characters of what a task does
 
 # Of a question: what passes by itself, and how it may be answered just now. All the rest is what is agreed to.
 _PASSING = frozenset({"seconds", "left", "session", "word"})
 _SHOWN = frozenset({
     "approval", "tool", "what", "class", "effects", "refused", "rule", "reason", "reasons", "sha256", "argv", "path", "program",
-    "cwd", "env", "action", "other", "task", "shell", "diff", *_PASSING,
+    "cwd", "env", "action", "other", "task", "shell", "diff", "content", "pid", "by", "files", *_PASSING,
 })  # fmt: skip
 
 
 def pieces(text: str) -> list[str]:
-    """Return a text as pieces: plain, written out, plain, written out …, so that `\\x1b` that was typed can be told from an escape."""
+    """Return a text as pieces: plain, written out, plain, written out …, so that `\\x1b` that was typed can be told from an escape.
+
+    Line breaks are written out. Where several lines are meant (`lines_of`), they stay.
+    """
+    return _pieces(text, str.isprintable)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return a text of several lines as pieces."""
+    return _pieces(text, lambda char: char == "\n" or char.isprintable())
+
+
+def _pieces(text: str, is_plain: Callable[[str], bool]) -> list[str]:
     found: list[str] = []
-    for plain, chars in groupby(text, str.isprintable):
+    for plain, chars in groupby(text, is_plain):
         part = "".join(chars)
         if plain == bool(len(found) % 2):
             found.append("")
@@ -231,7 +244,7 @@ def _tree(one: Watched, *, silent: bool) -> Row:
 
 
 def _task(one: Watched, row: Row) -> Row:
-    words = [*([f"{row['label']}:"] if row["label"] else []), *row["argv"]]
+    words = " ".join([*([f"{row['label']}:"] if row["label"] else []), *row["argv"]])
     state = row["status"] or "ended" if row["state"] == "ended" else row["state"]
     if row["stopped"] and row["state"] in ("starting", "running"):
         state = "stopping"
@@ -239,14 +252,13 @@ def _task(one: Watched, row: Row) -> Row:
         "id": one.id_of(row["task"]), "place": place_of(row["task"]), "depth": row["task"].count("/"),
         "profile": pieces(row["profile"]), "ceiling": row["ceiling"], "trust": row["trust"], "state": state,
         "over": row["state"] == "ended", "denied": row["denied"], "cpu": row["cpu_seconds"], "memory": row["memory"],
-        "seconds": one.seconds(row), "what": pieces(" ".join(words)[:500]),
+        "seconds": one.seconds(row), "what": pieces(words if len(words) <= WORDS else f"{words[: WORDS - 1]}…"),
     }  # fmt: skip
 
 
 def _question(run: str, name: str, row: Row, now: float) -> Row:
-    """Return a question as the page shows it: each word that a task chose in pieces, each line of a text on its own."""
+    """Return a question as the page shows it: whatever a task chose the words of in pieces."""
     shown = {key: pieces(row[key]) for key in ("program", "path", "other", "cwd") if row.get(key)}
-    texts = {key: [pieces(line) for line in row[key].split("\n")] for key in ("diff",) if isinstance(row.get(key), str) and row[key]}
     return {
         "id": name, "run": run, "digest": digest(row), "until": now + row["left"], "patience": row["left"] + row["seconds"],
         "session": row["session"], "word": row["word"], "tool": row["tool"], "class": row["class"], "effects": row["effects"],
@@ -255,18 +267,38 @@ def _question(run: str, name: str, row: Row, now: float) -> Row:
         "reasons": [{**one, "text": pieces(one["text"])} for one in row["reasons"]],
         "argv": [pieces(word) for word in row.get("argv", ())],
         "env": [pieces(f"{key}={value}") for key, value in row.get("env", ())],
-        "shell": _shell(row.get("shell")), **shown, **texts,
+        "by": [pieces(program) for program in row.get("by", ())], "pid": row.get("pid", 0), "content": row.get("content", ""),
+        "files": [
+            {**one, "path": pieces(one["path"]), "to": pieces(one.get("to", "")), "sha256": one.get("sha256", "")}
+            for one in row.get("files", ())
+        ],
+        "shell": _shell(row.get("shell")), "diff": _diff(row.get("diff")), **shown,
         "more": [[key, pieces(json.dumps(value, ensure_ascii=False))] for key, value in row.items() if key not in _SHOWN],
     }  # fmt: skip
 
 
 def _shell(shell: Any) -> list[list[str]]:
-    """Return a shell's text in three parts, that which is asked about in the middle; [] where there is none."""
+    """Return a shell's text in three parts, that which is asked about in the middle, '' where it is not known; [] without a text."""
     match shell:
-        case {"text": str(text), "start": int(start), "end": int(end)} if 0 <= start <= end <= len(text):
-            return [pieces(part) for part in (text[:start], text[start:end], text[end:])]
+        case {"text": str(text), "start": int(start), "end": int(end)}:
+            return [lines_of(part) for part in (text[:start], text[start:end], text[end:])]
+        case {"text": str(text)}:
+            return [lines_of(text), [], []]
         case _:
             return []
+
+
+def _diff(diff: Any) -> Row | None:
+    """Return a change of a file: its lines, and what there is to say about it."""
+    match diff:
+        case {"lines": list(lines), "bytes": size, "bytes_before": before}:
+            note = diff.get("note", "") or f"{diff.get('added', 0)} added, {diff.get('removed', 0)} removed"
+            sizes = f"a new file of {size} bytes" if before is None else f"{before} bytes become {size}"
+            left = diff.get("lines_left_out", 0)
+            rest = [f"{left} more lines are not shown"] if left else []
+            return {"lines": [pieces(str(line)) for line in lines], "notes": [note, sizes, *rest]}
+        case _:
+            return None
 
 
 def _denial(one: Watched, name: str, row: Row, count: int, order: int) -> Row:
