@@ -82,6 +82,7 @@ def admit(gateway: Gateway, method: bytes, target: bytes, headers: Iterable[Head
     dropped = HOP_BY_HOP | own | _named_by_connection(headers) | (_CREDENTIALS if adds_credential else frozenset())
     kept = tuple((name, value) for name, value in headers if (key := _folded(name)) not in dropped and not key.startswith(_IN_PLACE_OF))
     if adds_credential:
+        kept = tuple(_without_protocols_of_credentials(pair) for pair in kept)
         query = b"&".join(pair for pair in query.split(b"&") if not _is_credential(pair))
     return Outgoing(
         method=verb, target=gateway.prefix.encode("latin-1") + path + question + query, headers=kept, upgrade=upgrade, length=length
@@ -189,6 +190,15 @@ def _is_plain(path: bytes) -> bool:
 def _folded(name: bytes) -> bytes:
     """Return a header's name as many servers compare it: to them `x_api_key` is `x-api-key`."""
     return name.lower().replace(b"_", b"-")
+
+
+def _without_protocols_of_credentials(header: Header) -> Header:
+    """Return a header without the credentials that browsers, who cannot set others, put into a websocket's protocols."""
+    name, value = header
+    if name != b"sec-websocket-protocol":
+        return header
+    words = [word.strip() for word in value.split(b",")]
+    return name, b", ".join(word for word in words if not any(part in word.lower() for part in (b"key", b"auth", b"bearer", b"token")))
 
 
 def _is_credential(pair: bytes) -> bool:

@@ -117,6 +117,14 @@ def test_a_credential_in_a_query_stays_inside_when_the_gateway_adds_its_own() ->
     assert admit(OPEN, b"POST", b"/?key=mine", []) == Outgoing(method="POST", target=b"/?key=mine", headers=())
 
 
+def test_a_credential_among_the_protocols_of_a_websocket_stays_inside() -> None:
+    gateway = Gateway(name="up", scheme="https", host="a.example", port=443, headers=(("authorization", KEY),))
+    headers = [(b"upgrade", b"websocket"), (b"sec-websocket-protocol", b"realtime, openai-insecure-api-key.mine,openai-beta.realtime-v1")]
+    found = admit(gateway, b"GET", b"/v1/realtime", headers)
+    assert isinstance(found, Outgoing)
+    assert found.headers == ((b"sec-websocket-protocol", b"realtime, openai-beta.realtime-v1"),)
+
+
 @pytest.mark.parametrize(("target", "may"), [
     (b"/v1/messages?model=small-1", True), (b"/v1/messages?model=large-1", False), (b"/v1beta/models/small-1:generate", True),
     (b"/v1beta/models/large-1:generate", False), (b"/v1beta/models/large%2d1:generate", False),
