@@ -47,6 +47,8 @@ from broker.task.tree import Node
 from broker.values import dataclass
 
 MOST_EVIDENCE = 8  # different commands of one judge that are run
+# A judge starts in the workspace, where Python would look for modules first (`-c`, `-m`): the judged would answer for it.
+SAFE_PATH = ("PYTHONSAFEPATH", "1")
 MOST_SAID = 2_000  # characters of a judge's stderr
 Told = Callable[[Verdict], None]
 Begun = Callable[[str], None]
@@ -155,7 +157,7 @@ class _Hearing:
         facts = {"panel": self.panel.name, "round": self.number}
         plot = replace(
             _plot(judge, self.proposal, node), seconds=self.panel.time, stdout=last, stderr=said,
-            extra=(TASK_VARIABLE, ("BROKER_TICKET", ticket)), files=put_to(judge, self.proposal, ticket, facts),
+            extra=(TASK_VARIABLE, ("BROKER_TICKET", ticket), SAFE_PATH), files=put_to(judge, self.proposal, ticket, facts),
         )  # fmt: skip
         began = time.monotonic()
         result = _carried(self.run, plot)
