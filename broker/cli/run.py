@@ -88,10 +88,6 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, or one of ours (docs/exit-codes.md)."""
     import sys
 
-    if not args.agent and (not args.command or not args.command[0]):
-        from broker.errors import UsageError
-
-        raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
     if not args.panel and (args.rounds != 1 or args.goal):
         from broker.errors import UsageError
 
@@ -126,6 +122,10 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     engine = args.engine
     if judged is False and (args.agent or args.agent_home or profile.agent is not None):
         profile, argv, files, engine = _equipped(args, profile)
+    elif not argv or not argv[0]:
+        from broker.errors import UsageError
+
+        raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
     patience, at_terminal = (None, None) if judged else _asking(args, profile)
     claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=not terminal, brief=getattr(args, "brief", False))
