@@ -88,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, or one of ours (docs/exit-codes.md)."""
     import sys
 
+    if not args.agent and not (args.command[0] if args.command else _names_an_agent(args)):
+        from broker.errors import UsageError
+
+        raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
     if not args.panel and (args.rounds != 1 or args.goal):
         from broker.errors import UsageError
 
@@ -100,6 +104,17 @@ def run(args: argparse.Namespace) -> int:
     if terminal is None:
         terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not args.json
     return carry_out(args, judged=False, terminal=terminal)
+
+
+def _names_an_agent(args: argparse.Namespace) -> bool:
+    """Whether the profile names an agent, which starts as its own program when nothing more is said."""
+    from broker.errors import ProfileError
+    from broker.profiles.load import load_profile
+
+    try:
+        return load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace).agent is not None
+    except ProfileError:
+        return False
 
 
 def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
@@ -122,10 +137,6 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     engine = args.engine
     if judged is False and (args.agent or args.agent_home or profile.agent is not None):
         profile, argv, files, engine = _equipped(args, profile)
-    elif not argv or not argv[0]:
-        from broker.errors import UsageError
-
-        raise UsageError("what is to run? Put it after `--`: broker run --profile builder -- CMD")
     patience, at_terminal = (None, None) if judged else _asking(args, profile)
     claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=not terminal, brief=getattr(args, "brief", False))
