@@ -19,6 +19,7 @@ from benchmarks import (
     starts,
     tree,
 )
+from benchmarks.measure import as_installed
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--no-docker", action="store_true", help="leave out what needs a Docker engine")
     parser.add_argument("only", nargs="*", help="starts, execs, calls, connections, delegation, landing, coldstart, memory, tree, gateway (default: all)")
     args = parser.parse_args()
+    as_installed()
     chosen = args.only or ["starts", "execs", "calls", "connections", "delegation", "landing", "coldstart", "memory", "tree", "gateway"]
     print(f"{datetime.now(UTC):%Y-%m-%d}, Linux {platform.release()}, Python {platform.python_version()}\n")
     print("| work | broker | against | ratio | goal | met |\n|---|---|---|---|---|---|", flush=True)

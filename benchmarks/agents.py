@@ -7,6 +7,7 @@ them. Needs the agents in the tests' cache (make agents). Prints one row for eac
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import subprocess
@@ -20,6 +21,8 @@ from inside import Inside
 from installed import PACKAGES
 from model_server import ModelServer, Shell, Turn
 from outside import configured, words
+
+from benchmarks.measure import as_installed
 
 # Twenty commands of the kind that agents run, one after another.
 SCRIPT: list[Turn] = [
@@ -66,10 +69,12 @@ def main() -> None:
     parser.add_argument("agents", nargs="*", default=["claude", "codex", "gemini", "opencode"])
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
+    as_installed()
     for agent in asked.agents:
         pairs = [(once_outside(agent), once_inside(agent)) for _ in range(asked.rounds + 1)][1:]  # the first warms up
         outside, inside = (statistics.median(times) for times in zip(*pairs, strict=True))
-        print(f"| {agent} {PACKAGES[agent].version} | {outside:.2f} s | {inside:.2f} s | {inside / outside:.2f}× |", flush=True)
+        ratio = statistics.median(one / other for other, one in pairs)
+        print(f"| {agent} {PACKAGES[agent].version} | {outside:.2f} s | {inside:.2f} s | {ratio:.2f}× | load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 if __name__ == "__main__":
