@@ -351,6 +351,7 @@ def _layer(run: Run, plot: Plot, between: tuple[tuple[str, ...], ...]) -> Layer 
         run=run.id_of(plot.node.path), workspace=workspace.path, uid=workspace.uid, gid=workspace.gid, profile=profile.name,
         digest=profile.digest, trust=plot.envelope.effective_trust.label, engine=run.engine.name, began=file_clock(),
         owner=str(OwnerMark.mine()), parts=parts, parent=above.run if above is not None else "",
+        session=profile.agent.session if profile.agent is not None else (),
     )  # fmt: skip
     if plot.continues:
         return adopt_layer(layers_base(run.state), plot.continues, manifest)

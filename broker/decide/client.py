@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from broker.request.operation import FileAction, FileChange, FileRead
 
+AGREED = "broker.agreed"  # the rule by which the client writes what the operator has agreed to
+
 
 def files_touched(argv: Sequence[str], cwd: str) -> FileChange | FileRead | None:
     """Return what `broker file read` and `broker file write` are about to do (guard/client_file.c); None: nothing of that."""

@@ -25,6 +25,7 @@ RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08
+RESOLVE_IN_ROOT = 0x10
 # rename(2)
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
@@ -46,6 +47,14 @@ def open_beneath(folder: int, path: str, flags: int = FOLDER) -> int:
     Raises OSError: ELOOP when a component is a link, EXDEV when it leads out or onto another mount.
     """
     return _open(folder, path, flags, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV)
+
+
+def open_inside(root: int, path: str, flags: int = os.O_PATH | os.O_CLOEXEC) -> int:
+    """Open an absolute path as a process would whose root is this folder: links are followed, and lead nowhere else.
+
+    The links of /proc that are no paths are not followed (openat2(2), RESOLVE_IN_ROOT). Raises OSError.
+    """
+    return _open(root, path, flags, RESOLVE_IN_ROOT)
 
 
 @contextlib.contextmanager

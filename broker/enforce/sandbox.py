@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from broker.decide.verdict import Allow
@@ -184,11 +184,12 @@ class Sandbox:
 
     def spawn(
         self, allowed: Allow, command: Command, descriptors: Sequence[int] = (), *,
-        scope: int = 0, terminal: tuple[int, int] | None = None,
+        scope: int = 0, terminal: tuple[int, int] | None = None, numbered: Callable[[int], None] | None = None,
     ) -> Process:  # fmt: skip
         """Start a program that was allowed. The three descriptors become its stdin, stdout and stderr.
 
-        `terminal` (rows, columns) asks for a new terminal instead. Returns at once; see `wait_started`.
+        `terminal` (rows, columns) asks for a new terminal instead. `numbered` is told the spawn's number before the guard is.
+        Returns at once; see `wait_started`.
         """
         del allowed  # a capability: holding one is the permission
         with self._lock:
@@ -198,6 +199,8 @@ class Sandbox:
                 process.finish(None)
                 return process
             self._processes[process.number] = process
+        if numbered is not None:
+            numbered(process.number)
         rows, columns = terminal or (0, 0)
         packet = wire.encode(
             wire.Spawn(

@@ -19,7 +19,7 @@ from broker.classify import CLASSIFIER_VERSION, classify, tables_digest
 from broker.classify.contents import looks_into
 from broker.classify.context import Context
 from broker.classify.risk import Risk
-from broker.decide.client import files_touched
+from broker.decide.client import AGREED, files_touched
 from broker.decide.egress import host_listed
 from broker.decide.egress import refused as out_refused
 from broker.decide.envelope import Envelope
@@ -256,6 +256,9 @@ class _Judge:
             if (touched := files_touched(operation.argv, operation.cwd)) is not None:
                 answer = decide_given(touched, classify(touched, context), task.envelope, context, given)
                 verdict = verdict if isinstance(answer, Allow) else answer
+        elif rule == AGREED and isinstance(operation, Exec) and (touched := files_touched(operation.argv, operation.cwd)) is not None:
+            answer = decide_given(touched, classify(touched, context), task.envelope, context, given)
+            verdict = answer if isinstance(answer, Deny) else Allow(layer=Layer.APPROVAL, rule=rule, effects=assessment.effects)
         elif not task.commanded and not given.gate and self._may_be_led(one["task"], operation, task):
             verdict = Allow(layer=Layer.OPERATOR, rule="operator.command", effects=assessment.effects)
         task.commanded = True

@@ -209,13 +209,13 @@ def shell(here: Workplace, call: Call, args: dict[str, Any]) -> dict[str, Any] |
     argv = ("/bin/bash", "-c", args["command"])
     cwd = here.path(args.get("cwd", "."))
     since = here.denied_since()
-    allowed = here.permit("shell", Exec(argv=argv, cwd=cwd))
+    allowed = here.permit("shell", Exec(argv=argv, cwd=cwd), held_there=True)
     if isinstance(allowed, Problem):
         return allowed
     out, err = Capture(), Capture()
     call.note = "running"
     ended = run_inside(
-        here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=args.get("timeout", SHELL_SECONDS)
+        here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=args.get("timeout", SHELL_SECONDS) + here.patience,
     )
     denied = since()
     written: dict[str, Any] = {

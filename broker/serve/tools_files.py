@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from broker.decide.verdict import Allow
-from broker.request.operation import FileAction, FileChange, FileRead
+from broker.request.operation import FileRead
 from broker.serve.tools_inside import Call, Problem, Workplace, run_inside
 from broker.serve.tools_patch import DoesNotApply, patched, replaced
+from broker.serve.tools_writes import Leave, Wanted, agreed, leave_to_write, wanted
 from broker.task.outcome import Capture
 from broker.task.task import CLIENT
 from broker.values import dataclass
@@ -65,12 +66,17 @@ def read(here: Workplace, call: Call, path: str, *, offset: int = 0, length: int
 
 def write(
     here: Workplace, call: Call, allowed: Allow, path: str, content: bytes, *, tool: str, parents: bool = False,
-    new: bool = False, version: str = "",
+    new: bool = False, version: str = "", agreed: bool = False,
 ) -> Problem | None:  # fmt: skip
-    """Replace a file, inside, at once or not at all. `version`: only while it is still that one; `new`: only if none is there."""
+    """Replace a file, inside, at once or not at all. `version`: only while it is still that one; `new`: only if none is there.
+
+    `agreed`: the operator has agreed to this content, so the gate does not ask about it.
+    """
     options = [*(["--parents"] if parents else []), *(["--new"] if new else []), *(["--if", version] if version else [])]
     pieces = _pieces(content)
-    done = _client(here, call, allowed, ("write", *options, "--", path), tool=tool, stdin=lambda: next(pieces, b""))
+    done = _client(
+        here, call, allowed, ("write", *options, "--", path), tool=tool, stdin=lambda: next(pieces, b""), agreed=path if agreed else ""
+    )
     return done if isinstance(done, Problem) else None
 
 
@@ -80,12 +86,13 @@ def _pieces(content: bytes) -> Iterator[bytes]:
 
 
 def _client(
-    here: Workplace, call: Call, allowed: Allow, words: tuple[str, ...], *, tool: str, stdin: Any = -1
+    here: Workplace, call: Call, allowed: Allow, words: tuple[str, ...], *, tool: str, stdin: Any = -1, agreed: str = ""
 ) -> bytes | Problem:
     """Run the client, and return what it printed. Its exit code says what went wrong."""
     out, err, since = _Bytes(), Capture(2048), here.denied_since()
     ended = run_inside(
-        here, call, allowed, (CLIENT, "file", *words), stdin=stdin, stdout=out, stderr=err, seconds=READ_SECONDS
+        here, call, allowed, (CLIENT, "file", *words), stdin=stdin, stdout=out, stderr=err, seconds=READ_SECONDS + here.patience,
+        agreed=agreed,
     )
     if isinstance(ended, Problem):
         return ended
@@ -145,12 +152,14 @@ def write_file(here: Workplace, call: Call, args: dict[str, Any]) -> dict[str, A
         return Problem(code="invalid", message="base64: it is no base64")
     if (version := args.get("version", "")) and not _is_version(version):
         return Problem(code="invalid", message="version: give it as read_file returned it")
-    allowed = here.permit("write_file", FileChange(action=FileAction.WRITE, path=path))
-    if isinstance(allowed, Problem):
-        return allowed
+    leave = leave_to_write(here, call, "write_file", path, content)
+    if isinstance(leave, Problem):
+        return leave
+    if leave.agreed and version and version != leave.version:
+        return Problem(code="changed", message=f"{path}: it is not the version that it was")
     failed = write(
-        here, call, allowed, path, content, tool="write_file", parents=args.get("parents", True),
-        new=args.get("create_only", False), version=version,
+        here, call, leave.allowed, leave.path, content, tool="write_file", parents=args.get("parents", True),
+        new=args.get("create_only", False) or (leave.agreed and not leave.version), version=version or leave.version, agreed=leave.agreed,
     )  # fmt: skip
     return failed or {"path": path, "bytes": len(content)}
 
@@ -178,7 +187,7 @@ class _File:
 
     was: Contents
     now: bytes
-    allowed: Allow
+    leave: Leave | Wanted
     edits: int = 0
     written: str = ""
 
@@ -202,6 +211,12 @@ def _patch_all(here: Workplace, call: Call, edits: Sequence[dict[str, Any]], *, 
         if len(file.now) > MOST_PATCHED:
             return Problem(code="too_large", message=f"{at}the file would have over {MOST_PATCHED} bytes", facts={"path": path})
         file.edits += 1
+    for file in files.values():
+        if isinstance(file.leave, Wanted):
+            leave = agreed(here, call, tool, file.leave, file.now, file.was)
+            if isinstance(leave, Problem):
+                return leave
+            file.leave = leave
     failed = _write_all(here, call, list(files.values()), tool=tool)
     return failed or [{"path": path, "edits": file.edits, "bytes": len(file.now)} for path, file in files.items()]
 
@@ -214,8 +229,8 @@ def _open(here: Workplace, call: Call, path: str, *, tool: str, room: int) -> _F
         return found
     if found.size > most:
         return Problem(code="too_large", message=f"{path} has {found.size} bytes, and at most {most} are patched here")
-    allowed = here.permit(tool, FileChange(action=FileAction.WRITE, path=path))
-    return allowed if isinstance(allowed, Problem) else _File(found, found.data, allowed)
+    leave = wanted(here, tool, path)
+    return leave if isinstance(leave, Problem) else _File(found, found.data, leave)
 
 
 def _placed(problem: Problem, at: str) -> Problem:
@@ -232,7 +247,7 @@ def _edited(content: bytes, edit: dict[str, Any]) -> bytes:
 
 def _write_all(here: Workplace, call: Call, files: list[_File], *, tool: str) -> Problem | None:
     for number, file in enumerate(files):
-        failed = write(here, call, file.allowed, file.was.path, file.now, tool=tool, version=file.was.version)
+        failed = _write(here, call, file, file.now, tool=tool, version=file.was.version)
         if failed is None and number + 1 < len(files):  # what may have to be put back must be told from what others wrote
             found = read(here, call, file.was.path, length=0)
             failed = found if isinstance(found, Problem) else None
@@ -247,8 +262,14 @@ def _write_all(here: Workplace, call: Call, files: list[_File], *, tool: str) ->
     return None
 
 
+def _write(here: Workplace, call: Call, file: _File, content: bytes, *, tool: str, version: str) -> Problem | None:
+    leave = file.leave
+    assert isinstance(leave, Leave)
+    return write(here, call, leave.allowed, leave.path, content, tool=tool, version=version, agreed=leave.agreed)
+
+
 def _put_back(here: Workplace, file: _File, *, tool: str) -> str:
     """Write what was there before, unless somebody else has changed it since. Returns the path if that failed."""
     # A call of its own: also when the one that it belongs to was cancelled.
-    failed = write(here, Call(), file.allowed, file.was.path, file.was.data, tool=tool, version=file.written)
+    failed = _write(here, Call(), file, file.was.data, tool=tool, version=file.written)
     return file.was.path if failed is not None else ""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from broker.decide.verdict import Allow, Deny
+from broker.decide.verdict import Allow, Ask, Deny, Layer
 from broker.delegation import ceiling_of
 from broker.enforce import confinement
 from broker.enforce.attach import OutputBudget, Sink, Source, Streams
@@ -99,15 +99,26 @@ class Workplace:
         """The folder that relative paths start from."""
         return self.stage.confined.context.cwd
 
+    @property
+    def patience(self) -> float:
+        """How many seconds a program may wait for the operator, beside its own time."""
+        desk = self.stage.task.approvals
+        return desk.patience if desk is not None else 0.0
+
     def path(self, text: str) -> str:
         """Return a path as it is inside, absolute and plain."""
         return os.path.normpath(os.path.join(self.root, text))
 
-    def permit(self, tool: str, operation: Operation) -> Allow | Problem:
-        """Judge and record what a tool is about to do. The gate judges what it starts again."""
-        _, verdict = self.stage.task.judge(operation, at_gate=True)
+    def permit(self, tool: str, operation: Operation, *, held_there: bool = False) -> Allow | Problem:
+        """Judge and record what a tool is about to do. The gate judges what it starts again.
+
+        `held_there`: what an approval could permit goes as far as the gate, which holds it until the operator has answered.
+        """
+        assessment, verdict = self.stage.task.judge(operation, at_gate=True, can_wait=held_there)
         if isinstance(verdict, Allow):
             return verdict
+        if isinstance(verdict, Ask):
+            return Allow(layer=Layer.APPROVAL, rule="approval.at_gate", effects=assessment.effects)
         assert isinstance(verdict, Deny)
         return self.refuse(tool, verdict)
 
@@ -146,11 +157,12 @@ def _key(row: DenialRow) -> tuple[str, ...]:
 
 def run_inside(
     here: Workplace, call: Call, allowed: Allow, argv: tuple[str, ...], *, cwd: str = "", stdin: int | Source = -1,
-    stdout: Sink, stderr: Sink, seconds: float, leave: bool = True,
+    stdout: Sink, stderr: Sink, seconds: float, leave: bool = True, agreed: str = "",
 ) -> Ended | Problem:  # fmt: skip
     """Start a program that was allowed, and stay with it to its end; at a limit, all that it started is killed.
 
-    Without `leave` also when it ends by itself: nothing of it goes on in the background.
+    Without `leave` also when it ends by itself: nothing of it goes on in the background. `agreed` is a path that the operator
+    has agreed to have written by it, which is broker's own client.
     """
     stage = here.stage
     profile, plan, sandbox = stage.plot.envelope.profile, stage.confined.plan, stage.sandbox
@@ -162,7 +174,11 @@ def run_inside(
                        "can be judged. Write long text to a file first")  # fmt: skip
     began = time.monotonic()
     streams = Streams(stdin, stdout, stderr, here.budget, owner=(plan.uid, plan.gid))
-    process = sandbox.spawn(allowed, Command(argv=argv, cwd=cwd or here.root, env=env), streams.inside)
+    passes = stage.task.passes if agreed else None
+    process = sandbox.spawn(
+        allowed, Command(argv=argv, cwd=cwd or here.root, env=env), streams.inside,
+        numbered=None if passes is None else lambda number: passes.give_spawn(number, agreed),
+    )  # fmt: skip
     streams.start()
     try:
         call.when_cancelled(lambda: sandbox.kill_process(process))
@@ -177,6 +193,8 @@ def run_inside(
             _leave(here, process)
         return _ended(process, call, in_time=in_time, seconds=time.monotonic() - began, left_running=not all_out)
     finally:
+        if passes is not None:
+            passes.take_back(process.number)
         process.close()
 
 

@@ -15,46 +15,19 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from broker.classify.risk import Assessment
 from broker.decide.approval import ApprovalHistory, Approved, Refuse, Request, TypedWord, next_prompt
-from broker.decide.verdict import Allow, Ask, Deny, Layer
-from broker.decide.wording import describe, escape, shorten
+from broker.decide.verdict import Allow, Deny, Layer
+from broker.decide.wording import escape
 from broker.errors import JournalError
 from broker.record import event
-from broker.request.operation import Exec, FileChange, Operation
-from broker.sha256 import sha256
+from broker.task.question import Question
+from broker.task.sight import Sight
 from broker.values import dataclass
 
 PATIENCE = 120.0  # seconds for an answer; then it is a Deny
 TICK = 1.0  # seconds between two words to the guard, which waits 30 s for each; and until a dead asker is noticed
 MOST_WAITING = 32
 MOST_WHY = 500  # characters
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Question:
-    """What is asked, and what to do about it. `settle` is called once, without any lock, unless it is withdrawn.
-
-    `number` is the guard's. `digest` returns what the program's file is now ('': it cannot be read); `wait` has the guard wait on.
-    `failed` is told that something could not be recorded: then nothing more may happen in the task. `visible` is the command in
-    an agent's wrapper: it is shown in the operation's place, beside its whole argv.
-    """
-
-    number: int
-    tool: str
-    operation: Operation
-    assessment: Assessment
-    ask: Ask
-    settle: Callable[[Allow | Deny], None]
-    wait: Callable[[], None]
-    digest: Callable[[], str]
-    record: Callable[..., None]
-    failed: Callable[[JournalError], None]
-    visible: str = ""
-    began: float = 0.0
-    name: int = 0  # of the approval; 0: it is not shown yet
-    request: Request | None = None
-    word_asked: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +75,7 @@ class ApprovalDesk:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _names: int = 0
+    _own: int = 0  # questions that no guard has a number for
     _settling: int = 0
     _closed: bool = False
 
@@ -123,15 +97,23 @@ class ApprovalDesk:
     def withdraw(self, number: int, reason: str = "the process that asked is gone") -> None:
         """Take back the question with the guard's number. Raises JournalError when that cannot be recorded."""
         with self._changed:
-            if (question := self._waiting.pop(number, None)) is not None and question.name:
-                question.record(event.APPROVAL_WITHDRAWN, approval=question.name, reason=reason)
+            if (question := self._waiting.pop(number, None)) is not None:
+                question.gone()
+                if question.name:
+                    question.record(event.APPROVAL_WITHDRAWN, approval=question.name, reason=reason)
+
+    def number(self) -> int:
+        """Return a number for a question that is not the guard's. It is no other question's."""
+        with self._changed:
+            self._own -= 1
+            return self._own
 
     # From whoever answers
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return what can be answered now, oldest first, as it is shown."""
+    def rows(self, *, claims: bool = False) -> list[dict[str, Any]]:
+        """Return what can be answered now, oldest first, as it is shown; with `claims` also what a model says about it."""
         with self._changed:
-            return [self._row(one) for one in self._waiting.values() if one.name]
+            return [one.row(self.history, self.patience, claims=claims) for one in self._waiting.values() if one.name]
 
     def answer(self, name: int, given: Given) -> Taken | WordWanted | NotTaken:
         """Answer a question, if that is how it may be answered now."""
@@ -139,9 +121,9 @@ class ApprovalDesk:
             question = self._named(name)
         if question is None or question.request is None:
             return NotTaken(reason=f"there is no question {name} that waits")
-        content = question.digest() if given.how != "deny" else ""
+        sight = question.look() if given.how != "deny" else Sight()
         try:
-            verdict = self._decided(question, question.request, given, content)
+            verdict = self._decided(question, question.request, given, sight)
         except JournalError as error:
             question.failed(error)
             return NotTaken(reason=str(error))
@@ -153,7 +135,7 @@ class ApprovalDesk:
             return NotTaken(reason=verdict.reason)
         return Taken(seconds=seconds)
 
-    def _decided(self, question: Question, request: Request, given: Given, content: str) -> Allow | Deny | WordWanted | NotTaken:
+    def _decided(self, question: Question, request: Request, given: Given, sight: Sight) -> Allow | Deny | WordWanted | NotTaken:
         """Say what an answer comes to. What it settles is recorded, and nobody else can settle it any more. Raises JournalError."""
         with self._changed:
             if self._named(question.name) is not question:
@@ -162,11 +144,8 @@ class ApprovalDesk:
             verdict: Allow | Deny | WordWanted | NotTaken
             if given.how == "deny":
                 verdict = _denied(question, given)
-            elif content != request.content:
-                verdict = _denial(
-                    question, "approval.changed", "What it would start was changed while the operator was asked.",
-                    "Leave the file as it is, and ask again.",
-                )  # fmt: skip
+            elif sight.wrong or sight.bound != question.sight.bound:
+                verdict = _changed(question, sight)
             else:
                 verdict = self._approved(question, request, given, now)
             if isinstance(verdict, (WordWanted, NotTaken)):
@@ -238,9 +217,7 @@ class ApprovalDesk:
 
     def _look_at(self, question: Question) -> None:
         """Show a new question, or settle it at once as an earlier answer says."""
-        effects = question.assessment.effects | question.ask.effects
-        operation = sha256(event.encode({"operation": event.plain(question.operation)})).hexdigest()
-        request = Request(operation=operation, effects=effects, content=question.digest())
+        request = question.prepare()
         try:
             verdict, row = self._shown_or_settled(question, request)
         except JournalError as error:
@@ -257,6 +234,9 @@ class ApprovalDesk:
             if question.number not in self._waiting:
                 return None, {}
             now = time.monotonic()
+            if question.sight.wrong:
+                self._take_off(question)
+                return _changed(question, question.sight), {}
             prompt = next_prompt(self.history, request, now)
             if isinstance(prompt, Refuse):
                 self._take_off(question)
@@ -267,7 +247,7 @@ class ApprovalDesk:
             question.request, question.name = request, self._names
             question.record(event.APPROVAL_ASKED, **self._asked(question, request))
             if not isinstance(prompt, Approved):
-                return None, self._row(question)
+                return None, question.row(self.history, self.patience)
             verdict = Allow(layer=Layer.APPROVAL, rule="approval.session", effects=request.effects)
             self._record_answer(question, verdict, Given(how="session", who="", channel="session"), now)
             self._take_off(question)
@@ -316,7 +296,7 @@ class ApprovalDesk:
         return {
             "approval": question.name, "tool": question.tool, "operation": question.operation,
             "effects": request.effects, "refused": question.ask.effects, "rule": question.ask.rule,
-            "reason": question.ask.reason, "sha256": request.content, "patience": self.patience,
+            "reason": question.ask.reason, "sha256": question.sight.sha256, "patience": self.patience,
         }  # fmt: skip
 
     def _record_answer(self, question: Question, verdict: Allow | Deny, given: Given, now: float) -> None:
@@ -326,32 +306,6 @@ class ApprovalDesk:
             seconds=round(now - question.began, 3), why=given.why[:MOST_WHY], word=question.word_asked is not None,
         )  # fmt: skip
 
-    def _row(self, question: Question) -> dict[str, Any]:
-        """Return a question as a channel shows it: nothing in it was written by a model but what the program is given."""
-        assert question.request is not None
-        operation, now = question.operation, time.monotonic()
-        prompt = next_prompt(self.history, question.request, now)
-        row: dict[str, Any] = {
-            "approval": question.name, "tool": question.tool, "what": _what(question),
-            "class": question.request.risk.label, "effects": event.labels(question.request.effects),
-            "refused": event.labels(question.ask.effects), "rule": question.ask.rule, "reason": question.ask.reason,
-            "reasons": [
-                {"rule": one.rule, "class": one.risk.label, "text": escape(one.text)} for one in question.assessment.reasons
-            ],
-            "sha256": question.request.content, "session": getattr(prompt, "session", False),
-            "word": prompt.word if isinstance(prompt, TypedWord) else "",
-            "seconds": round(now - question.began, 1), "left": round(max(0.0, question.began + self.patience - now), 1),
-        }  # fmt: skip
-        match operation:
-            case Exec():
-                row |= {"argv": list(operation.argv), "path": operation.path, "program": operation.program, "cwd": operation.cwd}
-                row |= {"env": [list(pair) for pair in operation.env]}
-            case FileChange():
-                row |= {"action": operation.action.value, "path": operation.path, "other": operation.other}
-            case _:
-                pass
-        return row
-
 
 def _denied(question: Question, given: Given) -> Deny:
     why = escape(given.why[:MOST_WHY]).strip()
@@ -359,11 +313,15 @@ def _denied(question: Question, given: Given) -> Deny:
     return _denial(question, "approval.denied", reason, "Do as the operator says." if why else "Do it another way, or leave it.")
 
 
-def _what(question: Question) -> str:
-    return shorten(question.visible.strip()) or describe(question.operation)
+def _changed(question: Question, sight: Sight) -> Deny:
+    what = f": {sight.wrong}" if sight.wrong else ""
+    return _denial(
+        question, "approval.changed", f"What it would start, or work on, was changed while the operator was asked{what}.",
+        "Leave its files as they are, and ask again.",
+    )  # fmt: skip
 
 
 def _denial(question: Question, rule: str, reason: str, hint: str) -> Deny:
     return Deny(
-        what=_what(question), effects=question.ask.effects, layer=Layer.APPROVAL, rule=rule, reason=reason, hint=hint,
+        what=question.what, effects=question.ask.effects, layer=Layer.APPROVAL, rule=rule, reason=reason, hint=hint,
     )  # fmt: skip

@@ -35,43 +35,14 @@ class Diff:
         self.added: int | None = None
         self.removed: int | None = None
         self.note = b""
-        if _is_text(old) and _is_text(new):
-            self._compare(_lines(old or b""), _lines(new or b""))
+        if is_text(old) and is_text(new):
+            self.lines, self.added, self.removed = hunks(old or b"", new or b"")
         elif old is not None or new is not None:
             self.note = b"Binary files differ: " + self._sizes()
 
     def _sizes(self) -> bytes:
         sizes = [f"{facts.size} bytes" if facts else "nothing" for facts in (self.change.old, self.change.new)]
         return " before, ".join(sizes).encode() + b" after\n"
-
-    def _compare(self, old: list[bytes], new: list[bytes]) -> None:
-        start = 0
-        while start < min(len(old), len(new)) and old[start] == new[start]:
-            start += 1
-        end = 0
-        while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-            end += 1
-        import difflib
-
-        first = max(0, start - CONTEXT)
-        last = max(0, end - CONTEXT)
-        a, b = old[first : len(old) - last], new[first : len(new) - last]
-        groups: Iterable[Sequence[tuple[str, int, int, int, int]]]
-        if _work(a, b) <= MOST_WORK:
-            groups = difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(CONTEXT)
-        else:
-            groups = _all_of_it(len(a), len(b), start - first, end - last)
-        self.added = self.removed = 0
-        for group in groups:
-            self.lines.append(_range_line(group, first))
-            for tag, i1, i2, j1, j2 in group:
-                if tag == "equal":
-                    self.lines += [_line(b" ", line) for line in a[i1:i2]]
-                    continue
-                self.removed += i2 - i1
-                self.added += j2 - j1
-                self.lines += [_line(b"-", line) for line in a[i1:i2]]
-                self.lines += [_line(b"+", line) for line in b[j1:j2]]
 
     def head(self) -> list[bytes]:
         """Return the lines in front of the hunks."""
@@ -91,6 +62,43 @@ class Diff:
             lines.append(b"--- /dev/null\n" if old is None else b"--- %b%b" % (before, end))
             lines.append(b"+++ /dev/null\n" if new is None else b"+++ %b%b" % (after, end))
         return lines
+
+
+def hunks(before: bytes, after: bytes, most_work: int = MOST_WORK) -> tuple[list[bytes], int, int]:
+    """Compare two texts. Returns the lines of the hunks, and how many were added and removed.
+
+    Above `most_work` steps it is no short diff, but a true one.
+    """
+    old, new = _lines(before), _lines(after)
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    import difflib
+
+    first = max(0, start - CONTEXT)
+    last = max(0, end - CONTEXT)
+    a, b = old[first : len(old) - last], new[first : len(new) - last]
+    groups: Iterable[Sequence[tuple[str, int, int, int, int]]]
+    if _work(a, b) <= most_work:
+        groups = difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(CONTEXT)
+    else:
+        groups = _all_of_it(len(a), len(b), start - first, end - last)
+    lines: list[bytes] = []
+    added = removed = 0
+    for group in groups:
+        lines.append(_range_line(group, first))
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                lines += [_line(b" ", line) for line in a[i1:i2]]
+                continue
+            removed += i2 - i1
+            added += j2 - j1
+            lines += [_line(b"-", line) for line in a[i1:i2]]
+            lines += [_line(b"+", line) for line in b[j1:j2]]
+    return lines, added, removed
 
 
 def stat_lines(diffs: Iterable[Diff], width: int = 60) -> list[bytes]:
@@ -170,7 +178,8 @@ def _content(root: str, path: str, mode: int) -> bytes | None:
     return content if len(content) <= LARGEST else b"\0"
 
 
-def _is_text(content: bytes | None) -> bool:
+def is_text(content: bytes | None) -> bool:
+    """Whether it is compared by lines, as git has it: nothing that holds a NUL near its beginning. None, no file, is."""
     return content is None or b"\0" not in content[:8192]
 
 

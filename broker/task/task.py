@@ -15,13 +15,14 @@ import stat
 import threading
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.classify import classify
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, Risk
 from broker.decide.allowlist import needs_digest
-from broker.decide.client import files_touched
+from broker.decide.client import AGREED, files_touched
 from broker.decide.decide import names_a_shell
 from broker.decide.envelope import Envelope
 from broker.decide.gate import AGENT_PROGRAM, consider, visible_command
@@ -43,6 +44,8 @@ from broker.values import dataclass
 
 if TYPE_CHECKING:
     from broker.task.desk import ApprovalDesk
+    from broker.task.passes import Passes
+    from broker.task.shell_text import ShellTexts
 
 NOTE_EVENTS = {
     wire.NoteKind.EXEC_RACE: event.EXEC_RACE,
@@ -61,7 +64,6 @@ REFUSALS_RECORDED = 64 << 20
 JOURNAL_LIMIT = 1 << 30
 REFUSALS_REMEMBERED = 10_000
 NOTES_RECORDED = 1_000
-MOST_LOOKED_AT = 512 << 20  # bytes of a program that an operator is asked about; the digest of a larger one is not known
 
 # What the guard refuses by itself, in the words of a denial: (rule, class, sentence, hint).
 NOTE_DENIALS = {
@@ -154,6 +156,9 @@ class Task:
         self.called: Callable[[CallLine], None] | None = None  # who answers a process of the sandbox that calls the broker
         self.connected: Callable[[int, socket.socket], None] | None = None  # who takes connections to the guard's ports
         self.approvals: ApprovalDesk | None = None  # where questions wait for the operator; None: nobody is asked
+        self.shells: ShellTexts | None = None
+        self.passes: Passes | None = None
+        self.claims: Callable[[], dict[str, str]] = dict  # what a model says about the task: shown to who asks for it
         self.send: Callable[[wire.Answer], None] | None = None  # sends the guard an answer that came later
         self.seen_at = ""  # where every file of the sandbox's is found as it is inside
         self.envelope = envelope
@@ -279,13 +284,15 @@ class Task:
         chosen = self.operator.take(asked)
         if chosen is not None and (self.parent is None or not self._wrote(asked)):
             is_agent = chosen == 0 and self.envelope.profile.agent is not None
+            self._is_shell(asked)
             return wire.Answer(request=asked.request, allow=True, scope=AGENT_SCOPE if is_agent else chosen)
         assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=True)
         if isinstance(verdict, Allow):
             scope = self._after(asked.scope) if verdict.grant is None else self._scope_of(verdict.grant)
             if verdict.rule == AGENT_PROGRAM:
                 scope = AGENT_SCOPE
-            return wire.Answer(request=asked.request, allow=True, scope=scope, cache=True)
+            again = self._is_shell(asked)  # so that it comes here each time: what it starts is asked about with its text
+            return wire.Answer(request=asked.request, allow=True, scope=scope, cache=not again)
         attempt = (asked.pid, asked.argv, asked.program)
         if attempt == self._last_refused and asked.path not in self._refused_paths:
             # execvp(3) goes on along PATH after EACCES: the same file again, by another of its names. By the same
@@ -302,33 +309,29 @@ class Task:
             # Not to be kept by the guard: an approval is for this one start.
             allow = wire.Answer(request=asked.request, allow=True, scope=self._after(asked.scope))
             visible = self._visible(operation, self._known(asked.scope))
-            return self._hold("exec", operation, assessment, verdict, allow, refuse, visible=visible)
+            from broker.task.asking import Held, hold
+
+            held = Held(asked=asked, allow=allow, refuse=refuse, visible=visible, approved=lambda: self._is_shell(asked))
+            return hold(self, "exec", operation, (assessment, verdict), held)
         return refuse(verdict)
 
-    def _hold(
-        self, tool: str, operation: Operation, assessment: Assessment, ask: Ask, allow: wire.Answer,
-        refuse: Callable[[Deny], wire.Answer], *, visible: str = "",
-    ) -> wire.Answer | None:  # fmt: skip
-        """Put a question on the desk, and return nothing; where it has no room, what refuses it."""
-        from broker.task.desk import Question
+    def _is_shell(self, asked: wire.ExecAsked) -> bool:
+        """Remember a shell's text, where the operator may be asked about what it starts. Says whether it is one."""
+        return self.shells is not None and self.shells.started(self.seen_at, asked.pid, asked.argv)
 
-        assert self.approvals is not None
-        assert self.send is not None
-        send, wait = self.send, wire.Answer(request=allow.request, allow=False, wait_longer=True)
-        full = self.approvals.hold(Question(
-            number=allow.request, tool=tool, operation=operation, assessment=assessment, ask=ask,
-            settle=lambda verdict: send(allow if isinstance(verdict, Allow) else refuse(verdict)), wait=lambda: send(wait),
-            digest=lambda: self._program_now(operation), record=self.record, failed=self.cannot_record,
-            visible=visible,
-        ))  # fmt: skip
-        return refuse(full) if full is not None else None
+    def ask_at(self, desk: ApprovalDesk) -> None:
+        """Have the operator asked, at this desk, about what an approval could permit."""
+        from broker.task.passes import Passes
+        from broker.task.shell_text import ShellTexts
+
+        self.approvals, self.shells, self.passes = desk, ShellTexts(), Passes()
 
     def withdrawn(self, request: int) -> None:
         """Take back a question: whoever asked is gone."""
         if self.approvals is not None:
             self.approvals.withdraw(request)
 
-    def _client_starts(self, asked: wire.ExecAsked, operation: Exec) -> wire.Answer:
+    def _client_starts(self, asked: wire.ExecAsked, operation: Exec) -> wire.Answer | None:
         """Let the broker's own client start: what it asks for is judged when it asks. `broker file` asks nobody: it is judged here.
 
         INVARIANT: the client does nothing for a task that its ceiling does not permit (tests/escape/test_delegation_client.py).
@@ -342,17 +345,39 @@ class Task:
             self.refuse("exec", denial)
             return wire.Answer(request=asked.request, allow=False, note=_note(denial))
         touched, scope = files_touched(asked.argv, asked.cwd), self._known(asked.scope)
-        _, answer, given = self._considered(touched or operation, scope, at_gate=True)
-        if touched is not None and not isinstance(answer, Allow):
-            _, verdict = self.judge(touched, scope=scope, at_gate=True)
-            if isinstance(verdict, Deny):
-                self.refuse("file", verdict)
-                return wire.Answer(request=asked.request, allow=False, note=_note(verdict))
-        allowed = Allow(layer=Layer.PROFILE, rule="broker.client", effects=frozenset({Risk.SAFE}))
+        agreed = self._has_pass(asked, touched)
+        _, answer, given = self._considered(touched or operation, scope, at_gate=True, interactive=agreed)
+        if touched is not None and not isinstance(answer, Allow) and not agreed:
+            assessment, verdict = self.judge(touched, scope=scope, at_gate=True, can_wait=isinstance(touched, FileChange))
+            if not isinstance(verdict, Allow):
+                return self._client_waits(asked, touched, assessment, verdict)
+        layer, rule = (Layer.APPROVAL, AGREED) if agreed else (Layer.PROFILE, "broker.client")
+        allowed = Allow(layer=layer, rule=rule, effects=frozenset({Risk.SAFE}))
         if self.must_record(operation, allowed, asked.scope):
             assessment = classify(operation, self._context_of(operation))
             self._journal.append(event.EXEC_DECIDED, task=self.path, **event.decided(operation, assessment, allowed, given))
-        return wire.Answer(request=asked.request, allow=True, cache=True)
+        return wire.Answer(request=asked.request, allow=True, cache=not agreed)
+
+    def _client_waits(
+        self, asked: wire.ExecAsked, touched: FileChange | FileRead, assessment: Assessment, verdict: Ask | Deny
+    ) -> wire.Answer | None:
+        """Have the operator asked about what `broker file` is to write, or refuse it."""
+
+        def refuse(denial: Deny) -> wire.Answer:
+            self.refuse("file", denial)
+            return wire.Answer(request=asked.request, allow=False, note=_note(denial))
+
+        if isinstance(verdict, Deny) or self.passes is None:
+            return refuse(verdict if isinstance(verdict, Deny) else nobody_to_ask(touched, verdict))
+        from broker.task.asking import Held, hold
+
+        let = partial(self.passes.give_process, self.seen_at, asked.pid, touched.path)
+        held = Held(asked=asked, allow=wire.Answer(request=asked.request, allow=True), refuse=refuse, approved=let)
+        return hold(self, "file", touched, (assessment, verdict), held)
+
+    def _has_pass(self, asked: wire.ExecAsked, touched: FileChange | FileRead | None) -> bool:
+        """Whether the operator has agreed to what the client is about to write."""
+        return self.passes is not None and isinstance(touched, FileChange) and self.passes.of_spawn(asked.spawn, touched.path)
 
     def secret_opened(self, path: str) -> None:
         """Make it loud that something opened the empty file that is shown in the place of a secret."""
@@ -367,6 +392,8 @@ class Task:
     def file_asked(self, asked: wire.FileAsked) -> wire.Answer | None:
         """Answer a change to a path. None: the operator is asked, and the process is held meanwhile."""
         operation = FileChange(action=asked.op.action, path=asked.path, other=asked.other)
+        if self.passes and self.passes.covers(self.seen_at, asked.spawn, asked.pid, operation):
+            return wire.Answer(request=asked.request, allow=True)
         assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=True)
         allow = wire.Answer(request=asked.request, allow=True)
         if isinstance(verdict, Allow):
@@ -377,7 +404,9 @@ class Task:
             return wire.Answer(request=asked.request, allow=False, error=errno.EACCES, note=_note(denial))
 
         if isinstance(verdict, Ask):
-            return self._hold("file", operation, assessment, verdict, allow, refuse)
+            from broker.task.asking import Held, hold
+
+            return hold(self, "file", operation, (assessment, verdict), Held(asked=asked, allow=allow, refuse=refuse))
         return refuse(verdict)
 
     def noted(self, message: wire.Note | wire.Executed) -> None:
@@ -471,12 +500,6 @@ class Task:
             return None
         return _digest_of(self.files_at + operation.program)
 
-    def _program_now(self, operation: Operation) -> str:
-        """Return the digest of what an operation would start, as it is inside now; '' where there is none, or nobody can tell."""
-        if not self.seen_at or not isinstance(operation, Exec):
-            return ""
-        return _digest_of(self.seen_at + operation.program, most=MOST_LOOKED_AT) or ""
-
     def _known(self, scope: int) -> int:
         """A scope that was never given out has no grant."""
         return scope if scope < len(self._scopes) else 0
@@ -500,15 +523,14 @@ class Task:
             return
 
 
-def _digest_of(path: str, most: int | None = None) -> str | None:
-    """Return the digest of a regular file of at most so many bytes; None for anything else."""
+def _digest_of(path: str) -> str | None:
+    """Return the digest of a regular file; None for anything else."""
     import hashlib
 
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
-            known = stat.S_ISREG(facts.st_mode) and (most is None or facts.st_size <= most)
+            known = stat.S_ISREG(os.fstat(descriptor).st_mode)
             return hashlib.file_digest(file, "sha256").hexdigest() if known else None
     except OSError:
         return None

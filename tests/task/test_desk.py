@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from broker.decide.verdict import Deny
 from broker.enforce import wire
 from broker.record import event
 from broker.record.journal import Journal, read
+from broker.sha256 import sha256
 from broker.task.desk import MOST_WAITING, ApprovalDesk, Given, NotTaken, Taken, WordWanted
 from broker.task.task import Task
 from conformance.fits_schema import undescribed, unfit
@@ -41,6 +44,7 @@ class Bench:
     def __init__(self, place: Path, **how: Any) -> None:
         self.root = place / "root"
         (self.root / "usr/bin").mkdir(parents=True)
+        (self.root / "w").mkdir()
         self.tool("curl", "#!/bin/sh\n")
         (place / "run").mkdir()
         self.journal = Journal.create(place / "state")
@@ -52,20 +56,25 @@ class Bench:
             path="root", envelope=Envelope(profile=PROFILE, trust=Trust.TRUSTED), journal=self.journal, run_dir=str(place / "run"),
             context=Context(cwd="/w", home="/home/agent", workspace="/w"),
         )  # fmt: skip
-        self.task.approvals, self.task.send, self.task.seen_at = self.desk, self.sent.append, str(self.root)
+        self.task.send, self.task.seen_at = self.sent.append, str(self.root)
+        self.task.ask_at(self.desk)
         self.task.end = self.ended.append
         self.number = 0
 
     def tool(self, name: str, content: str) -> None:
         (self.root / "usr/bin" / name).write_text(content)
 
-    def ask(self, *argv: str, pid: int = 7, path: str = "", env: tuple[tuple[str, str], ...] = ()) -> wire.Answer | None:
+    def ask(
+        self, *argv: str, pid: int = 7, path: str = "", env: tuple[tuple[str, str], ...] = (), cwd: str = "/w", shebang: str = ""
+    ) -> wire.Answer | None:
         self.number += 1
         program = f"/usr/bin/{argv[0]}"
+        place = self.root / program[1:]
+        facts = place.stat() if place.exists() else self.root.stat()
         return self.task.exec_asked(
             wire.ExecAsked(
-                request=self.number, pid=pid, spawn=1, scope=0, dev=1, ino=2, path=path or program, program=program, cwd="/w",
-                shebang="", argv=argv, env=env,
+                request=self.number, pid=pid, spawn=1, scope=0, dev=facts.st_dev, ino=facts.st_ino, path=path or program, program=program, cwd=cwd,
+                shebang=shebang, argv=argv, env=env,
             )
         )  # fmt: skip
 
@@ -158,9 +167,114 @@ def test_a_program_that_was_changed_while_the_operator_looked_does_not_start(ben
     name = bench.waits("curl", "http://x")
     bench.tool("curl", "#!/bin/sh\nrm -rf /\n")
 
-    assert bench.say(name) == NotTaken(reason="What it would start was changed while the operator was asked.")
+    assert bench.say(name) == NotTaken(reason="What it would start, or work on, was changed while the operator was asked.")
     assert [one.allow for one in bench.answers()] == [False]
     assert bench.events("approval.answered")[0]["rule"] == "approval.changed"
+
+
+def test_a_program_that_was_put_in_the_place_of_the_one_that_was_asked_about_is_not_even_shown(bench: Bench) -> None:
+    bench.tool("other", "#!/bin/sh\nrm -rf /\n")
+    place = bench.root / "usr/bin/curl"
+    bench.desk._changed.acquire()  # the desk has not looked yet
+    try:
+        held = bench.ask("curl", "http://x")
+        place.unlink()
+        os.link(bench.root / "usr/bin/other", place)
+    finally:
+        bench.desk._changed.release()
+
+    assert held is None
+    assert [one.allow for one in until(bench.answers)] == [False]
+    assert bench.shown == []
+    assert bench.task.denials.as_result()[0]["rule"] == "approval.changed"
+
+
+@pytest.mark.parametrize("how", ["written", "replaced", "made a link", "removed", "behind a link", "made, where there was none"])
+def test_a_file_that_the_words_name_is_what_it_was_or_nothing_starts(bench: Bench, how: str) -> None:
+    script = bench.root / "w/script.sh"
+    (bench.root / "w/evil.sh").write_text("evil")
+    if how != "made, where there was none":
+        script.write_text("good")
+    if how == "behind a link":
+        script.rename(bench.root / "w/real.sh")
+        script.symlink_to("real.sh")
+    name = bench.waits("curl", "-K", "script.sh", "http://x")
+    match how:
+        case "replaced":
+            (bench.root / "w/evil.sh").rename(script)
+        case "made a link":
+            script.unlink()
+            script.symlink_to("/w/evil.sh")
+        case "removed":
+            script.unlink()
+        case "behind a link":
+            (bench.root / "w/real.sh").write_text("evil")
+        case _:
+            script.write_text("evil")
+
+    assert isinstance(bench.say(name), NotTaken)
+    assert bench.events("approval.answered")[0]["rule"] == "approval.changed"
+
+
+def test_the_interpreter_of_a_script_and_a_file_that_a_variable_names_are_bound_as_well(bench: Bench) -> None:
+    (bench.root / "w/sh").write_text("interpreter")
+    (bench.root / "w/x.so").write_text("library")
+    names = [bench.waits("curl", "http://x", shebang="#!/w/sh -e"), bench.waits("curl", "http://y", env=(("LD_PRELOAD", "/w/x.so"),))]
+    (bench.root / "w/sh").write_text("another")
+    (bench.root / "w/x.so").write_text("another")
+
+    assert [type(bench.say(name)) for name in names] == [NotTaken, NotTaken]
+
+
+def test_an_approval_for_the_session_does_not_outlive_a_change_of_what_it_names(bench: Bench) -> None:
+    script = bench.root / "w/script.sh"
+    script.write_text("good")
+    assert isinstance(bench.say(bench.waits("curl", "-K", "script.sh"), "session"), Taken)
+    assert bench.ask("curl", "-K", "script.sh") is None
+    until(lambda: len(bench.answers()) == 2)
+    script.write_text("evil")
+
+    bench.waits("curl", "-K", "script.sh")
+    (bench.root / "v").mkdir()
+    bench.waits("curl", "http://x", cwd="/v")
+    shutil.rmtree(bench.root / "v")
+    (bench.root / "u").mkdir()
+    (bench.root / "v").mkdir()
+    bench.waits("curl", "http://x", cwd="/v")
+
+
+def test_what_the_words_name_is_shown_as_the_kernel_finds_it(bench: Bench) -> None:
+    (bench.root / "etc").mkdir()
+    (bench.root / "etc/passwd").write_text("root")
+    (bench.root / "w/notes").symlink_to("/etc/passwd")
+    (bench.root / "w/up").symlink_to("../../../../../etc")
+    bench.waits("curl", "-d", "@notes", "--config=up/passwd", "http://x", "up", "nothing")
+
+    [row] = bench.desk.rows()
+    digest = sha256(b"root").hexdigest()
+    assert row["files"] == [
+        {"word": 2, "path": "/w/notes", "kind": "file", "to": "/etc/passwd", "sha256": digest},
+        {"word": 3, "path": "/w/up/passwd", "kind": "file", "to": "/etc/passwd", "sha256": digest},
+        {"word": 5, "path": "/w/up", "kind": "folder", "to": "/etc"},
+    ]
+
+
+def test_a_pipe_a_device_and_a_file_that_grows_are_not_waited_for(bench: Bench) -> None:
+    os.mkfifo(bench.root / "w/pipe")
+    (bench.root / "w/zero").symlink_to("/dev/zero")
+    with (bench.root / "w/large").open("wb") as file:
+        file.truncate(1 << 40)
+    bench.waits("curl", "pipe", "zero", "large")
+
+    assert [(one["word"], one["kind"]) for one in bench.desk.rows()[0]["files"]] == [(1, "other"), (3, "file")]
+
+
+def test_more_words_than_are_looked_up_can_be_approved_once_only(bench: Bench) -> None:
+    name = bench.waits("curl", *(f"http://{number}" for number in range(100)))
+
+    assert not bench.desk.rows()[0]["session"]
+    assert isinstance(bench.say(name, "session"), NotTaken)
+    assert isinstance(bench.say(name), Taken)
 
 
 def test_for_the_session_is_for_the_same_argv_program_folder_and_environment(bench: Bench) -> None:
