@@ -234,22 +234,28 @@ def _plugin(hook: Sequence[str]) -> str:
 # OpenCode has no hooks, but runs this before each tool; what it throws is the tool's answer.
 _PLUGIN = """\
 // Written @MARK@; `broker uninstall --agent opencode` removes it. It asks broker before each tool.
-import { spawnSync } from "node:child_process"
+import { spawn, spawnSync } from "node:child_process"
 
 const HOOK = @HOOK@
 
-export const Broker = async ({ directory }) => ({
-  "tool.execute.before": async (input, output) => {
-    const event = {
-      hook_event_name: "tool.execute.before", session_id: input.sessionID, tool_use_id: input.callID,
-      cwd: directory, tool_name: input.tool, tool_input: output.args ?? {},
-    }
-    const asked = spawnSync(HOOK[0], HOOK.slice(1), { input: JSON.stringify(event), encoding: "utf8", timeout: 20000 })
-    if (asked.error || asked.status !== 0)
-      throw new Error(`broker could not be asked, so this was blocked: ${asked.stderr || asked.error || `exit ${asked.status}`}`)
-    const answer = JSON.parse(asked.stdout)
-    if (answer.decision !== "allow") throw new Error(answer.reason || "broker denied this")
-    Object.assign(output.args, answer.tool_input ?? {})
-  },
-})
+export const Broker = async ({ directory }) => {
+  // What this leaves behind has everything loaded before the first tool is used. Nothing hangs on it.
+  const first = spawn(HOOK[0], HOOK.slice(1), { stdio: ["pipe", "ignore", "ignore"] })
+  for (const one of [first, first.stdin]) one.on("error", () => {})
+  first.stdin.end(JSON.stringify({ hook_event_name: "SessionStart", session_id: "opencode", cwd: directory }))
+  return {
+    "tool.execute.before": async (input, output) => {
+      const event = {
+        hook_event_name: "tool.execute.before", session_id: input.sessionID, tool_use_id: input.callID,
+        cwd: directory, tool_name: input.tool, tool_input: output.args ?? {},
+      }
+      const asked = spawnSync(HOOK[0], HOOK.slice(1), { input: JSON.stringify(event), encoding: "utf8", timeout: 20000 })
+      if (asked.error || asked.status !== 0)
+        throw new Error(`broker could not be asked, so this was blocked: ${asked.stderr || asked.error || `exit ${asked.status}`}`)
+      const answer = JSON.parse(asked.stdout)
+      if (answer.decision !== "allow") throw new Error(answer.reason || "broker denied this")
+      Object.assign(output.args, answer.tool_input ?? {})
+    },
+  }
+}
 """

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OF_A_CALL = ("CLAUDE_CODE_SESSION_ATTENDED", "CLAUDE_PROJECT_DIR", "GEMINI_PROJECT_DIR")
 # What it hangs on as well, and what does not change between calls: another one is another process.
 _OF_A_PROCESS = ("HOME", "XDG_CONFIG_HOME", "BROKER_DEBUG", "PYTHONPATH")
+_PARTS = ("classify", "decide", "profiles", "record", "request", "serve")
 
 
 def folder() -> str:
@@ -38,8 +39,9 @@ def folder() -> str:
 def key() -> str:
     """Return the name of the process that answers for this one: same program, same version, same home."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    made = os.stat(os.path.join(package, "__init__.py")).st_mtime_ns  # an upgrade is another program
-    parts = (package, str(made), sys.executable, os.path.abspath(sys.argv[0]), *(os.environ.get(name, "") for name in _OF_A_PROCESS))
+    # An upgrade is another program, and so is a working copy in which a file was replaced.
+    made = [str(os.stat(os.path.join(package, name)).st_mtime_ns) for name in ("__init__.py", *_PARTS)]
+    parts = (package, *made, sys.executable, os.path.abspath(sys.argv[0]), *(os.environ.get(name, "") for name in _OF_A_PROCESS))
     return sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from types import FrameType
 
 from broker.serve import hook_client
 
-IDLE_SECONDS = 600.0
+IDLE_SECONDS = 3600.0  # 18 MB for an hour, that nobody waits after a pause
 CALL_SECONDS = 8.0  # of one call; the caller gives up after this, and blocks
 
 Answerer = Callable[[list[str], bytes], tuple[int, bytes, bytes]]
@@ -48,6 +48,9 @@ def _serve(answer: Answerer, warm: Callable[[], None]) -> None:
     for standard in range(3):
         os.dup2(nothing, standard)  # an agent waits for the end of the hook's output
     os.closerange(3, 1 << 16)
+    # At the start of the very first session nothing was recorded yet. Each folder is its user's alone, whatever the umask is.
+    os.umask(0o077)
+    os.makedirs(hook_client.folder(), exist_ok=True)
     place = os.open(hook_client.folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     name = hook_client.key()
     sys.argv[0] = os.path.abspath(sys.argv[0])  # it names this broker in commands that are rewritten, wherever we are then

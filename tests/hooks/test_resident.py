@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from hooked_host import Host
+from hooked_host import ROOT, Host
 
 from broker.record.run_files import list_runs, state_dir
 from broker.serve import hook_client
+from broker.serve.hook_agents import AGENTS, with_ours
 
 
 def pid_of(host: Host) -> int:
@@ -64,6 +68,43 @@ def test_each_call_has_its_own_folder_words_and_surroundings(host: Host) -> None
     assert b'"allow"' in ask(host, elsewhere)[1]
     assert ask(host, elsewhere, "--mode", "never")[0] == 2
     assert b'"deny"' in ask(host, elsewhere, "--workspace", "src")[1]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node, which runs what OpenCode would, is not installed")
+def test_opencodes_plugin_has_somebody_stay_before_the_first_tool_and_blocks_what_is_denied(host: Host, tmp_path: Path) -> None:
+    plugin, script = tmp_path / "broker.mjs", tmp_path / "opencode.mjs"
+    hook = (sys.executable, "-m", "broker", "hook", "-p", "builder")
+    plugin.write_text(with_ours(AGENTS["opencode"], None, hook, str(plugin)))
+    script.write_text(
+        f"import {{ Broker }} from {json.dumps(str(plugin))}\n"
+        f"const broker = await Broker({{ directory: {json.dumps(str(host.workspace))} }})\n"
+        "for await (const _ of process.stdin) {}\n"  # until the test has seen who stays
+        "for (const path of ['a.txt', '.git/hooks/x']) {\n"
+        "  const call = { tool: 'write', sessionID: 's', callID: path }\n"
+        "  try { await broker['tool.execute.before'](call, { args: { filePath: path, content: 'x' } }); console.log('goes on') }\n"
+        "  catch (error) { console.log(error.message.split('\\n')[0]) }\n"
+        "}\n"
+    )
+    with subprocess.Popen(["node", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=host.environment, text=True) as opencode:
+        pid_of(host)
+        said, _ = opencode.communicate()
+    assert [line.partition(":")[0] for line in said.splitlines()] == ["goes on", "broker denied this (persistence)"]
+
+
+def test_another_version_of_the_program_is_not_answered_by_this_one(tmp_path: Path) -> None:
+    for name in ("sha256.py", "__init__.py", *(f"{part}/__init__.py" for part in hook_client._PARTS), "serve/hook_client.py"):
+        (tmp_path / "broker" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "broker" / name, tmp_path / "broker" / name)
+    code = "from broker.serve.hook_client import key; print(key())"
+
+    def key() -> bytes:
+        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True).stdout
+
+    os.utime(tmp_path / "broker" / "decide", ns=(1, 1))
+    first = key()
+    assert key() == first
+    (tmp_path / "broker" / "decide" / "new.py").write_text("")
+    assert key() != first
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
