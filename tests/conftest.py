@@ -43,7 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # What is on Docker as it is on bubblewrap, because the broker does it and not the engine: there it runs in each `make test`,
 # here in `make thorough` only. The suites of policy, endings, limits, delegation, and every attack run on both each time.
 _ALIKE = (
-    "conformance/test_panel.py", "conformance/test_plan.py", "conformance/test_gateway.py", "conformance/test_approvals.py",
+    "conformance/test_panel.py", "conformance/test_plan.py", "conformance/test_failure_modes.py",
+    "conformance/test_gateway.py", "conformance/test_approvals.py",
     "conformance/test_streams.py", "conformance/test_terminal.py", "conformance/test_files.py", "escape/test_protected_paths.py",
     "/api/", "/cli/",
 )  # fmt: skip
