@@ -34,9 +34,9 @@ class Row(NamedTuple):
         str, ...
     ]  # the values of these are shell texts: persistence if they would do more than a build
     harmless: tuple[str, ...]  # of a file that is persistence by its path: these are not
-    fits: tuple[tuple[str, re.Pattern[str]], ...]  # keys that are harmless while their values look like this
-    lines: re.Pattern[str] | None  # for lines: those that run something …
-    plain: re.Pattern[str] | None  # … or, the other way round, the only ones that do not
+    fits: tuple[tuple[str, str], ...]  # keys that are harmless while their values look like this (a regular expression)
+    lines: str  # for lines: those that run something (a regular expression) …
+    plain: str  # … or, the other way round, the only ones that do not
     runner: str  # who runs the file's code when told to
 
 
@@ -52,13 +52,19 @@ def _rows() -> dict[str, Row]:
             runs=tuple(raw.get("runs", "").split()),
             commands=tuple(raw.get("commands", "").split()),
             harmless=tuple(raw.get("harmless", "").split()),
-            fits=tuple((key, re.compile(pattern)) for key, pattern in raw.get("fits", {}).items()),
-            lines=re.compile(raw["lines"]) if "lines" in raw else None,
-            plain=re.compile(raw["plain"]) if "plain" in raw else None,
+            fits=tuple(raw.get("fits", {}).items()),
+            lines=raw.get("lines", ""),
+            plain=raw.get("plain", ""),
             runner=raw.get("runner", ""),
         )
         rows |= dict.fromkeys(names.split(), row)
     return rows
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    """Compile an expression of the table's when a file needs it: together they take longer than most tasks' landings."""
+    return re.compile(text)
 
 
 def _row_of(path: str, entry: paths.Entry | None) -> Row | None:
@@ -169,12 +175,13 @@ def _any_fits(patterns: tuple[str, ...], key: str) -> bool:
 
 def _is_harmless(row: Row, key: str, values: tuple[str, ...], *, protected: bool) -> bool:
     """Whether a key may change to these values without anything being run, or trusted, that was not before."""
-    if row.lines is not None:
-        return row.lines.search(key) is None
-    if row.plain is not None:
-        return row.plain.fullmatch(key) is not None
-    for pattern, wanted in row.fits:
+    if row.lines:
+        return _pattern(row.lines).search(key) is None
+    if row.plain:
+        return _pattern(row.plain).fullmatch(key) is not None
+    for pattern, expression in row.fits:
         if paths.star_match(key, pattern):
+            wanted = _pattern(expression)
             # A list of words may only make sense as a whole: `-p no:x`.
             return bool(values) and (
                 all(map(wanted.fullmatch, values)) or wanted.fullmatch(" ".join(values)) is not None

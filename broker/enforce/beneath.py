@@ -9,12 +9,11 @@ import contextlib
 import ctypes
 import errno
 import os
-import platform
 import stat
 from collections.abc import Iterator
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_X86 = platform.machine() == "x86_64"
+_X86 = os.uname().machine == "x86_64"
 _OPENAT2 = 437
 _RENAMEAT2 = 316 if _X86 else 276
 _SETGROUPS = 116 if _X86 else 159

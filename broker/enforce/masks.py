@@ -6,6 +6,7 @@ nothing inside can notice or prevent that. It does not say by whom.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -56,6 +57,7 @@ class Masks:
                 "Raise fs.inotify.max_user_instances, or end other tasks of this user",
             )  # fmt: skip
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._told = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="masks", daemon=True)
         self._thread.start()
 
@@ -64,9 +66,8 @@ class Masks:
         if self._thread is None:
             return
         os.eventfd_write(self._stop, 1)
-        self._thread.join()
+        self._told.wait()
         self._thread = None
-        os.close(self._queue)
         os.close(self._stop)
 
     def _listen(self) -> None:
@@ -74,13 +75,16 @@ class Masks:
         poller.register(self._queue, select.POLLIN)
         poller.register(self._stop, select.POLLIN)
         last = False
-        while not last:
-            last = self._stop in dict(poller.poll())
-            try:
-                packet = os.read(self._queue, 65536)
-            except BlockingIOError:
-                continue
-            self._tell(packet)
+        try:
+            while not last:
+                last = self._stop in dict(poller.poll())
+                packet = b""
+                with contextlib.suppress(BlockingIOError):
+                    packet = os.read(self._queue, 65536)
+                self._tell(packet)
+        finally:
+            self._told.set()
+            os.close(self._queue)  # takes the kernel up to 15 ms, which nobody needs to wait for
 
     def _tell(self, packet: bytes) -> None:
         at = 0

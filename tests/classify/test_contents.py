@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.classify import classify
-from broker.classify.contents import MAX_CONTENT, _rows
+from broker.classify.contents import MAX_CONTENT, _pattern, _rows
 from broker.classify.context import Context
 from broker.classify.formats import READERS, Unreadable, settings
 from broker.classify.paths import catalogue
@@ -501,3 +501,10 @@ def test_what_git_keeps_for_itself_lands_and_what_it_obeys_does_not() -> None:
         assert "persistence" in said(change(".git/" + name, "x"))[0], name
     assert "persistence" in said(change("sub/.git", "gitdir: /x\n"))[0]
     assert re.search(r"project's history", str(classify(FileChange(action=FileAction.DELETE, path=".git", whole=True), CONTEXT).reasons))  # fmt: skip
+
+
+def test_each_expression_of_the_table_is_one() -> None:
+    expressions = [text for row in _rows().values() for text in (row.lines, row.plain, *(one for _, one in row.fits)) if text]
+    assert len(expressions) > 20
+    for text in expressions:
+        _pattern(text)
