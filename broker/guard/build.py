@@ -19,9 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-
-from broker.values import dataclass
 
 FOLDER = Path(__file__).resolve().parent
 GUARD = FOLDER / "guard"
