@@ -1,0 +1,46 @@
+"""docs/operating.md is true: its files are written, its commands are run in order, and each line that it shows is printed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.test_profile_tutorial import BLOCK, commands
+
+PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+
+
+@pytest.mark.needs_bubblewrap
+@pytest.mark.timeout(240)
+def test_every_command_of_the_guide_does_what_the_page_shows(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    project = home / "project"
+    project.mkdir(parents=True)
+    for folder in (tmp_path, home, project):
+        folder.chmod(0o755)
+    environment = {
+        "HOME": str(home), "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "NO_COLOR": "1", "LANG": "C.UTF-8",
+        **{name: os.environ[name] for name in ("BROKER_RUNTIME_DIR", "TMPDIR") if name in os.environ},
+    }  # fmt: skip
+    ran = 0
+    for language, name, body in BLOCK.findall(PAGE.read_text()):
+        if name:
+            path = home / name.removeprefix("~/") if name.startswith("~/") else project / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            path.write_text(body)
+        elif language == "console":
+            for command, shown in commands(body):
+                done = subprocess.run(
+                    ["bash", "-c", command], cwd=project, env=environment, capture_output=True, text=True, check=False
+                )
+                said = f"$ {command}\n{done.stdout}{done.stderr}"
+                assert done.returncode == 0, said
+                printed = " ".join((done.stdout + done.stderr).split())
+                for line in shown:
+                    assert " ".join(line.split()) in printed, f"{line!r} is not in:\n{said}"
+                ran += 1
+    assert ran > 15
