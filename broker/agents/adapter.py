@@ -70,6 +70,7 @@ class Adapter:
     settings: tuple[str, ...] = ()
     wrappers: tuple[Shape, ...] = ()
     sets: tuple[tuple[str, str], ...] = ()
+    session: tuple[str, ...] = ()
     seed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -97,7 +98,8 @@ def load_adapter(name: str, workspace: Path | None = None) -> Adapter:
 
 _KEYS = {
     "title": str, "program": str, "install": str, "learnt": str, "arguments": list, "unattended": list, "env": dict,
-    "files": dict, "model": dict, "helpers": list, "state": list, "settings": list, "wrappers": list, "sets": dict, "seed": dict,
+    "files": dict, "model": dict, "helpers": list, "state": list, "settings": list, "wrappers": list, "sets": dict, "session": list,
+    "seed": dict,
 }  # fmt: skip
 _NEEDED = ("title", "program", "install")
 _MODEL = ("gateway", "upstream", "header", "key", "form", "paths")
@@ -122,7 +124,7 @@ def _read(path: Path, name: str, content: bytes) -> Adapter:
             arguments=_texts(table, "arguments"), unattended=_texts(table, "unattended"), env=_pairs(table, "env"),
             files=_pairs(table, "files"), model=_model(table.get("model")), helpers=tuple(map(_helper, table.get("helpers", ()))),
             state=_texts(table, "state"), settings=_texts(table, "settings"), wrappers=tuple(map(_shape, table.get("wrappers", ()))),
-            sets=tuple(_pairs(table, "sets").items()), seed=_pairs(table, "seed"),
+            sets=tuple(_pairs(table, "sets").items()), session=_session(table), seed=_pairs(table, "seed"),
         )  # fmt: skip
     except ValueError as error:
         raise AdapterError(f"{path}: {error}") from None
@@ -136,6 +138,14 @@ def _texts(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not all(isinstance(value, str) for value in values):
         raise ValueError(f"{key} must be a list of texts")
     return tuple(values)
+
+
+def _session(table: Mapping[str, Any]) -> tuple[str, ...]:
+    paths = _texts(table, "session")
+    for path in paths:
+        if path.startswith("/") or ".." in path.split("/") or not path.strip("*/."):
+            raise ValueError(f"session is of paths below the workspace, and {path!r} is none. Write it as in .name/ or .name*")
+    return paths
 
 
 def _pairs(table: Mapping[str, Any], key: str) -> Mapping[str, str]:

@@ -58,6 +58,7 @@ def equip(profile: Profile, adapter: Adapter, arguments: tuple[str, ...], *, wor
     agent = Agent(
         name=adapter.name, programs=_PLACES if in_image else (installed.package,), runtimes=_RUNTIMES if in_image else (installed.runtime,) if installed.runtime else (),
         helpers=adapter.helpers, state=adapter.state, settings=adapter.settings, wrappers=adapter.wrappers, sets=adapter.sets,
+        session=adapter.session,
         home=_home(home, workspace, {name: filled(text) for name, text in adapter.seed.items()}) if home else "",
     )  # fmt: skip
     return Equipped(

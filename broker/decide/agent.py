@@ -37,8 +37,9 @@ class Agent:
     paths that the task cannot write to. `state` are paths below its home that it may change, although the catalogue calls
     them an agent's configuration; `settings` are those of them that it may not. A path that ends in `*` stands for all that
     begin so, one that ends in `/` for all below. `wrappers` are the shapes that it puts around a command. `sets` are
-    variables, with their values (`*`: any), that it sets for each command, and that change nothing. `home` is a folder of
-    the host's that is its home, kept ('': a new one each time).
+    variables, with their values (`*`: any), that it sets for each command, and that change nothing. `session` are paths below
+    the workspace that it keeps for itself there: no work of its, they never land. `home` is a folder of the host's that is its
+    home, kept ('': a new one each time).
     """
 
     name: str
@@ -49,6 +50,7 @@ class Agent:
     settings: tuple[str, ...] = ()
     wrappers: tuple[Shape, ...] = ()
     sets: tuple[tuple[str, str], ...] = ()
+    session: tuple[str, ...] = ()
     home: str = ""
 
     def is_own(self, operation: Operation, context: Context) -> bool:
@@ -88,7 +90,7 @@ class Agent:
         name = path.removeprefix(home.rstrip("/") + "/")
         if name == path or posixpath.normpath(path) != path:
             return False
-        return any(_is(name, one) for one in self.state) and not any(_is(name, one) for one in self.settings)
+        return is_among(name, self.state) and not is_among(name, self.settings)
 
 
 def without_its_variables(operation: Operation, agents: Sequence[Agent | None]) -> Operation:
@@ -107,6 +109,11 @@ def unwrapped(operation: Operation, agent: Agent | None, context: Context) -> Op
     if found is None:
         return operation
     return replace(operation, argv=(found.shell, "-c", found.text))
+
+
+def is_among(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a relative path is one of those that such patterns stand for."""
+    return any(_is(name, pattern) for pattern in patterns)
 
 
 def _is(name: str, pattern: str) -> bool:

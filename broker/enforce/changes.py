@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from broker.decide.agent import is_among
 from broker.enforce.beneath import FOLDER, Folders, file_handle, open_beneath
 from broker.enforce.layer import Layer
 from broker.enforce.opaque import OPAQUE
@@ -146,9 +147,12 @@ class TooManyChanges(BrokerError):
 
 
 def changes_of(layer: Layer) -> Iterator[Change]:
-    """Walk a layer. Raises WorkspaceMoved, TooManyChanges, and OSError when the layer cannot be read."""
+    """Walk a layer, past what an agent keeps for itself there. Raises WorkspaceMoved, TooManyChanges, and OSError when the layer cannot be read."""
     taken = 0
+    session = layer.manifest.session
     for change in _changes_of(layer):
+        if session and change.part == 0 and change.kind is not Kind.DELETED and is_among(change.path, session):
+            continue
         taken += PER_CHANGE + len(change.path)
         if taken > MOST_TAKEN:
             raise TooManyChanges(layer.run)

@@ -44,7 +44,8 @@ class Manifest:
     `judged` says that every change was looked at; `withheld` are the paths (absolute) that the profile did not permit,
     with the reason of each. `put_back` are the real files (part, path, ctime) that a landing took away and put back: to
     be moved changed their ctime. `parent` is the layer of the task that this one's changes land in, '' for the real files.
-    `panel` says that a panel of judges did not pass the changes ('': it did, or none was asked).
+    `panel` says that a panel of judges did not pass the changes ('': it did, or none was asked). `session` are the paths
+    (patterns, as an agent's adapter has them) of what the agent keeps for itself in the workspace.
     """
 
     run: str
@@ -65,6 +66,7 @@ class Manifest:
     put_back: tuple[tuple[int, str, int], ...] = ()
     parent: str = ""
     panel: str = ""
+    session: tuple[str, ...] = ()
     format: int = FORMAT
 
 
@@ -301,6 +303,7 @@ def read_layer(folder: Path) -> Layer | None:
         table["parts"] = tuple((path, device, inode) for path, device, inode in table["parts"])
         table["withheld"] = tuple((path, reason) for path, reason in table["withheld"])
         table["put_back"] = tuple((part, path, ctime) for part, path, ctime in table.get("put_back", ()))
+        table["session"] = tuple(table.get("session", ()))
         manifest = Manifest(**table)
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -142,6 +142,9 @@ GOOD = 'title = "T"\nprogram = "t"\ninstall = "pip install t"\n'
         (GOOD + 'helpers = [{program = "git", effects = ["everything"]}]', "everything"),
         (GOOD + 'wrappers = [["bash", "-c", "%word%"]]', "%shell%"),
         (GOOD + '[model]\ngateway = "x"', "model.upstream is missing"),
+        (GOOD + 'session = ["*"]', "below the workspace"),
+        (GOOD + 'session = ["../x/"]', "below the workspace"),
+        (GOOD + 'session = ["/tmp/x"]', "below the workspace"),
         ("title = ", "no TOML"),
     ],
 )

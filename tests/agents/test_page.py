@@ -52,6 +52,7 @@ def test_each_line_of_the_page_does_what_it_says(line: str, name: str, start: Ca
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (inside.workspace / "code.txt").read_text() == "fixed\n", done.stdout + done.stderr
+    assert sorted(path.name for path in inside.workspace.iterdir()) == [".env", ".git", "Makefile", "code.txt"]
     if "--agent-home" in line:
         assert any((home / ".local" / "share" / "claude-home").iterdir())
 
