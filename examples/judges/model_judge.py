@@ -8,6 +8,7 @@ Its profile needs a gateway that sets OPENAI_BASE_URL to a server that speaks Op
     headers = { Authorization = { env = "OPENAI_API_KEY", form = "Bearer {}" } }
     paths = ["/v1/chat/completions"]
 
+It asks for a stream, so that no proxy takes a model that thinks for long for one that is gone, and takes a whole answer as well.
 The model says what it thinks; that it answered at all, and for this change, is said here. Whatever it says that is no verdict
 goes out as it is, and blocks.
 """
@@ -18,6 +19,7 @@ import json
 import os
 import sys
 import urllib.request
+from http.client import HTTPResponse
 
 
 def main() -> int:
@@ -31,13 +33,14 @@ def main() -> int:
             {"role": "system", "content": f"You judge a change. {trusted}\nLeave the ticket out. Answer with the JSON object alone.\n{untrusted['note']}"},
             {"role": "user", "content": f"{untrusted['files']}\n{untrusted['diff']}"},
         ],
+        "stream": True,
     }  # fmt: skip
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions", data=json.dumps(question).encode(),
         headers={"Content-Type": "application/json"},
     )  # fmt: skip
     with urllib.request.urlopen(request, timeout=300) as response:
-        said = json.load(response)["choices"][0]["message"]["content"]
+        said = answer(response)
     try:
         verdict = json.loads(said)
     except ValueError:
@@ -45,6 +48,20 @@ def main() -> int:
         return 1
     print(json.dumps({**verdict, "ticket": task["ticket"]} if isinstance(verdict, dict) else verdict))
     return 0
+
+
+def answer(response: HTTPResponse) -> str:
+    """Return what the model said. Raises ValueError for a stream that was cut off: its beginning could be a verdict of its own."""
+    if response.headers.get_content_type() != "text/event-stream":
+        return str(json.load(response)["choices"][0]["message"]["content"])
+    said = ""
+    for line in response:
+        if line.strip() == b"data: [DONE]":
+            return said
+        if line.startswith(b"data:"):
+            for choice in json.loads(line[5:])["choices"]:
+                said += choice["delta"].get("content") or ""
+    raise ValueError("the answer was cut off")
 
 
 if __name__ == "__main__":
