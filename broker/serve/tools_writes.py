@@ -46,10 +46,10 @@ def wanted(here: Workplace, tool: str, path: str) -> Leave | Wanted | Problem:
     task = here.stage.task
     operation = FileChange(action=FileAction.WRITE, path=path)
     assessment, verdict = task.judge(operation, at_gate=True, can_wait=True)
-    if isinstance(verdict, Ask) and (real := real_path(task.seen_at, path)) != path:
+    if task.approvals is not None and not isinstance(verdict, Deny) and (real := real_path(task.seen_at, path)) != path:
         operation = FileChange(action=FileAction.WRITE, path=real)
         behind, answer = task.judge(operation, at_gate=True, can_wait=True)
-        if not isinstance(answer, Allow):  # else it is the link's own name that was refused
+        if not isinstance(answer, Allow):  # else it is the link's own name that was refused, or nothing
             assessment, verdict = behind, answer
     match verdict:
         case Allow():

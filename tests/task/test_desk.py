@@ -236,7 +236,7 @@ def test_an_approval_for_the_session_does_not_outlive_a_change_of_what_it_names(
 
     bench.waits("curl", "-K", "script.sh")
     (bench.root / "v").mkdir()
-    bench.waits("curl", "http://x", cwd="/v")
+    assert isinstance(bench.say(bench.waits("curl", "http://x", cwd="/v"), "session"), Taken)
     shutil.rmtree(bench.root / "v")
     (bench.root / "u").mkdir()
     (bench.root / "v").mkdir()
@@ -436,6 +436,7 @@ def test_a_change_to_a_path_is_held_and_never_approved_for_the_session(bench: Be
     assert bench.task.file_asked(asked) is None
     [row] = until(bench.desk.rows)
 
+    assert row["content"] == "not known: nothing has been written yet"
     assert (row["path"], row["action"], row["class"], row["session"]) == ("/w/.github/workflows/ci.yml", "write", "persistence", False)
     assert isinstance(bench.say(1, "session"), NotTaken)
     assert isinstance(bench.say(1), Taken)
