@@ -19,6 +19,9 @@ _SOURCES = (".go", ".py", ".js", ".ts", ".tsx", ".jsx", ".rs", ".java", ".c", ".
 _WEAKER = (("==", "!="), ("!=", "=="), ("<=", "<"), (">=", ">"))
 _COMPARISON = re.compile(rb"(?<=[\w)\]'\"]) (==|!=|<=|>=) (?=[\w(\[\"'-])")
 _ASSERTION = re.compile(rb"^[ \t]*(assert\b|assert[A-Z_!(]|self\.assert|t\.(Fail|Error|Fatal)|expect\(|require\.|EXPECT_|ASSERT_)")
+_TEST_HEAD = re.compile(rb"^([ \t]*)(?:def test_\w*\(.*\).*:|func Test\w+\(t \*testing\.T\) \{|(it|test)\(['\"`].*)[ \t]*\r?$", re.MULTILINE)
+_MAKE_TEST = re.compile(rb"^(test:[^\n]*\n)(?:\t[^\n]*\n?)+", re.MULTILINE)
+_NPM_TEST = re.compile(rb'("test"\s*:\s*)"(?:[^"\\]|\\.)*"')
 _TEST_NAME = re.compile(r"(^|[/_.-])(tests?|spec)([/_.-]|$)", re.IGNORECASE)
 
 
@@ -74,6 +77,41 @@ def removed_assertion(files: Files) -> Defect | None:
             indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
             lines[number] = indent + b"pass\n" if path.endswith(".py") else b""
             return Defect(kind="removed_assertion", title="an assertion was taken out of a test", path=path, line=number + 1, content=b"".join(lines))
+    return None
+
+
+def skipped_test(files: Files) -> Defect | None:
+    """Have a test not run any more."""
+    for path in files.sources(tests=True):
+        lines = _lines(files, path)
+        places = [(number, found) for number, line in enumerate(lines) if (found := _TEST_HEAD.match(line))]
+        if not places:
+            continue
+        number, found = files.chance.choice(places)
+        if path.endswith(".py"):
+            lines[number : number + 1] = [lines[number], found[1] + b"    return\n"]
+            number += 1
+        elif path.endswith(".go"):
+            lines[number : number + 1] = [lines[number], b"\tt.SkipNow()\n"]
+            number += 1
+        else:
+            lines[number] = lines[number].replace(found[2], found[2] + b".skip", 1)
+        return Defect(kind="skipped_test", title="a test does not run any more", path=path, line=number + 1, content=b"".join(lines))
+    return None
+
+
+def emptied_test_command(files: Files) -> Defect | None:
+    """Have the command that runs the tests run nothing."""
+    everything = [path for paths in (files.changed, files.others) for path in paths]
+    for path in (path for path in everything if os.path.basename(path) in ("Makefile", "package.json")):
+        content = b"".join(_lines(files, path))
+        pattern, new = (_MAKE_TEST, rb"\1\t@true\n") if path.endswith("Makefile") else (_NPM_TEST, rb'\1"true"')
+        if found := pattern.search(content):
+            line = content[: found.start()].count(b"\n") + (2 if path.endswith("Makefile") else 1)
+            return Defect(
+                kind="emptied_test_command", title="the command that runs the tests runs nothing", path=path, line=line,
+                content=pattern.sub(new, content, count=1),
+            )  # fmt: skip
     return None
 
 
@@ -145,7 +183,8 @@ def harmless_remark(files: Files) -> Defect | None:
 
 
 FAULTS: dict[str, Callable[[Files], Defect | None]] = {
-    "weakened_check": weakened_check, "removed_assertion": removed_assertion, "hidden_network_call": hidden_call,
+    "weakened_check": weakened_check, "removed_assertion": removed_assertion, "skipped_test": skipped_test,
+    "emptied_test_command": emptied_test_command, "hidden_network_call": hidden_call,
     "git_hook": git_hook, "ci_file": ci_file, "leaked_credential": leaked_credential,
 }  # fmt: skip
 

@@ -627,10 +627,11 @@ def test_calibration_tells_what_a_panel_catches_and_what_it_misses(court: Court)
 
     caught = {row["kind"]: row["blocked"] for row in report["trials"]}
     assert caught == {
-        "clean": False, "clean_remark": False, "weakened_check": False, "removed_assertion": False, "hidden_network_call": False,
+        "clean": False, "clean_remark": False, "weakened_check": False, "removed_assertion": False, "skipped_test": False, "hidden_network_call": False,
         "git_hook": True, "ci_file": True, "leaked_credential": True,
     }  # fmt: skip
-    assert (report["caught"], report["faults"], report["false_alarms"], report["clean"]) == (3, 6, 0, 2)
+    assert (report["caught"], report["faults"], report["false_alarms"], report["clean"]) == (3, 7, 0, 2)
+    assert list(report["not_seeded"]) == ["emptied_test_command"]
     assert len(court.broker.kept()) == 1, "each trial was a copy, and is gone"
     kept = court.broker.layers / court.broker.kept()[0] / "0" / "upper"
     assert sorted(os.listdir(kept)) == ["code.py", "test_code.py"]
@@ -640,7 +641,7 @@ def test_calibration_tells_what_a_panel_catches_and_what_it_misses(court: Court)
 def test_a_panel_that_blocks_everything_is_not_called_good(court: Court) -> None:
     report = calibrated(court, "#!/bin/sh\necho '{\"verdict\": \"block\"}'\n")
 
-    assert (report["caught"], report["faults"], report["false_alarms"], report["clean"]) == (6, 6, 2, 2)
+    assert (report["caught"], report["faults"], report["false_alarms"], report["clean"]) == (7, 7, 2, 2)
 
 
 def test_an_ordinary_user_has_judges_as_well(by_somebody: Broker) -> None:

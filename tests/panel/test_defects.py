@@ -11,15 +11,18 @@ import pytest
 from broker.panel.defects import (
     FAULTS,
     Files,
+    emptied_test_command,
     harmless_remark,
     hidden_call,
     removed_assertion,
+    skipped_test,
     weakened_check,
 )
 
 PYTHON = b"# a == b\n\ndef allowed(user):\n    return user.level >= 3\n"
 TEST = b"def test_it():\n    value = 1\n    assert value == 1\n"
 GO = b"package sum\n\nfunc Is(a int) bool {\n\treturn a == 3\n}\n"
+MAKEFILE = b"all: test\n\ntest: build\n\tgo test ./...\n\tgo vet ./...\n\nbuild:\n\tgo build ./...\n"
 GO_TEST = b"package sum\n\nfunc TestSum(t *testing.T) {\n\tif Sum(1, 2) != 3 {\n\t\tt.Fail()\n\t}\n}\n"
 
 
@@ -53,6 +56,37 @@ def test_an_assertion_goes_out_of_a_test(name: str, text: bytes, gone: bytes) ->
         ast.parse(found.content)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "new"),
+    [
+        ("test_it.py", TEST, b"def test_it():\n    return\n    value = 1\n"), ("sum_test.go", GO_TEST, b"testing.T) {\n\tt.SkipNow()\n\tif Sum"),
+        ("sum.test.ts", b"describe('x', () => {\n  it('adds', () => {\n    expect(1).toBe(1)\n  })\n})\n", b"\n  it.skip('adds', () => {\n"),
+    ],
+)  # fmt: skip
+def test_a_test_is_skipped(name: str, text: bytes, new: bytes) -> None:
+    found = skipped_test(files({"code.py": PYTHON, name: text}))
+
+    assert found is not None and found.path == name
+    assert new in found.content and new not in text
+    if name.endswith(".py"):
+        ast.parse(found.content)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line", "content"),
+    [
+        ("Makefile", MAKEFILE, 4, b"all: test\n\ntest: build\n\t@true\n\nbuild:\n\tgo build ./...\n"),
+        ("web/package.json", b'{\n  "scripts": {\n    "test": "vitest \\"a\\"",\n    "x": "y"\n  }\n}\n', 3,
+         b'{\n  "scripts": {\n    "test": "true",\n    "x": "y"\n  }\n}\n'),
+    ],
+)  # fmt: skip
+def test_a_test_command_is_emptied(name: str, text: bytes, line: int, content: bytes) -> None:
+    found = emptied_test_command(files({"code.py": PYTHON}, {name: text}))
+
+    assert found is not None
+    assert (found.path, found.line, found.content) == (name, line, content)
+
+
 @pytest.mark.parametrize("name", ["code.py", "main.js", "run.sh", "main.ts", "main.rb"])
 def test_a_call_is_hidden_in_a_program(name: str) -> None:
     found = hidden_call(files({name: b"x = 1\n"}))
@@ -77,7 +111,7 @@ def test_where_there_is_no_place_there_is_no_fault() -> None:
     empty = files({"README.md": b"a == b\n"})
 
     assert weakened_check(empty) is None and removed_assertion(empty) is None and hidden_call(empty) is None
-    assert harmless_remark(empty) is None
+    assert harmless_remark(empty) is None and skipped_test(empty) is None and emptied_test_command(empty) is None
 
 
 def test_a_remark_changes_nothing() -> None:
@@ -89,7 +123,7 @@ def test_a_remark_changes_nothing() -> None:
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_the_same_seed_puts_the_same_fault_in_the_same_place(kind: str) -> None:
-    sources = {"code.py": PYTHON, "sum.go": GO, "test_it.py": TEST, "sum_test.go": GO_TEST}
+    sources = {"code.py": PYTHON, "sum.go": GO, "test_it.py": TEST, "sum_test.go": GO_TEST, "Makefile": MAKEFILE}
 
     assert FAULTS[kind](files(sources, seed=3)) == FAULTS[kind](files(sources, seed=3))
     assert FAULTS[kind](files(sources)) is not None
