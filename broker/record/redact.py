@@ -18,7 +18,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
-from broker.record.needles import OURS, may_hold
+from broker.record.needles import OURS, in_small_letters, may_hold
 from broker.record.redact_rules import (
     ASK_FOR_PASSWORD,
     FLAGS,
@@ -28,6 +28,7 @@ from broker.record.redact_rules import (
     RULES,
     VALUE,
     Flag,
+    Rule,
 )
 from broker.sha256 import sha256
 from broker.values import dataclass
@@ -35,6 +36,7 @@ from broker.values import dataclass
 MARK = re.compile(r"redacted[ -]sha256-[0-9a-f]{12}-[0-9]+")
 _NOT_YET = rf"(?!['\"]?{MARK.pattern}(?![\w-]))"
 _HARMLESS = frozenset({"", "true", "false", "yes", "no", "none", "null", "on", "off", "0", "1", "*", "-"})
+_PROGRAM = re.compile(r"(?<![^\s;|&('\"`])(?:[\w./][\w./-]*/|/)?([\w.-]+)(?=[ \t])")  # a word that may name one, before another word
 _UNQUOTE = re.compile(r"\\(.)|['\"]")
 # After these a word is a text that a shell reads: what looks like one variable may be a whole program.
 _TAKES_TEXT = re.compile(r"-[A-Za-z]*c|-S|--split-string|--command|-e|--eval|eval")
@@ -247,17 +249,20 @@ def _flag_value(value: str, flag: Flag, found: Found) -> str:
 
 
 def _shapes(text: str, found: Found) -> str:
-    pattern, ids = _combined()
-    told, done, at = [], 0, 0
-    while match := pattern.search(text, at):
-        number = next(index for index in range(len(ids)) if match[f"s{index}"] is not None)
-        begin, end = match.span(f"s{number}")
-        replaced = _literal(text[begin:end], ids[number], found)
-        if ids[number] == "option" and replaced and _asks(text, match.start(), begin):
+    small = in_small_letters(text)
+    rules = [rule for rule in RULES if any(needle in small for needle in rule.needles)]
+    ahead = [(rule, match) for rule in rules if (match := _pattern(rule).search(text))]
+    told, done = [], 0
+    while ahead:
+        rule, match = min(ahead, key=lambda pair: pair[1].start())  # at one place it is the first rule's
+        begin, end = match.span("secret")
+        replaced = _literal(text[begin:end], rule.id, found)
+        if rule.id == "option" and replaced and _asks(text, match.start(), begin):
             end, replaced = begin, ""
         told += [text[done:begin], replaced]
         done = end
         at = max(end, match.start() + 1)
+        ahead = [(one, next_) for one, seen in ahead if (next_ := seen if seen.start() >= at else _pattern(one).search(text, at))]
     return "".join([*told, text[done:]]) if told else text
 
 
@@ -282,7 +287,7 @@ def _literal(value: str, rule: str, found: Found) -> str:
 
 def _flags_in_text(text: str, found: Found) -> str:
     """Look at what follows each program that has flags of its own, to the end of its command."""
-    starts = [match.start(1) for match in _program_words().finditer(text)]
+    starts = [match.start(1) for match in _PROGRAM.finditer(text) if match[1] in _programs()]
     if not starts:
         return text
     told = [text[: starts[0]]]
@@ -313,16 +318,12 @@ def _flag_in_text(command: str, flag: Flag, found: Found) -> str:
     return _flag_pattern(flag).sub(replace, command)
 
 
-# --- compiled at the first need, because most runs have none
+# --- compiled one by one at the first need: all at once take 20 ms, and most runs need a few
 
 
-@lru_cache(maxsize=1)
-def _combined() -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """Return all shapes as one expression, with a group s0, s1 … for the secret of each."""
-    parts = [
-        rule.pattern.replace("(?P<secret>", f"{_NOT_YET}(?P<s{number}>") for number, rule in enumerate(RULES)
-    ]
-    return re.compile("|".join(f"(?:{part})" for part in parts), re.IGNORECASE), tuple(rule.id for rule in RULES)
+@lru_cache(maxsize=len(RULES))
+def _pattern(rule: Rule) -> re.Pattern[str]:
+    return re.compile(rule.pattern.replace("(?P<secret>", f"{_NOT_YET}(?P<secret>"), re.IGNORECASE)
 
 
 @lru_cache(maxsize=8)
@@ -337,12 +338,6 @@ def _programs() -> dict[str, tuple[Flag, ...]]:
         for program in flag.programs:
             table[program] = (*table.get(program, ()), flag)
     return table
-
-
-@lru_cache(maxsize=1)
-def _program_words() -> re.Pattern[str]:
-    names = "|".join(sorted(map(re.escape, _programs()), key=len, reverse=True))
-    return re.compile(rf"(?<![^\s;|&('\"`])(?:[\w./][\w./-]*/|/)?({names})(?=[ \t])")
 
 
 @lru_cache(maxsize=64)

@@ -12,10 +12,14 @@ from broker.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One shape. `example` is a text, and `left` what is left of it, with … for the secret."""
+    """One shape. `example` is a text, and `left` what is left of it, with … for the secret.
+
+    Where none of the `needles` is in a text, in small letters, the pattern cannot match it: looking for them costs little.
+    """
 
     id: str
     what: str
+    needles: tuple[str, ...]
     pattern: str
     example: str
     left: str
@@ -48,88 +52,107 @@ OPTION = rf"--?+(?!(?:no|without|disable|skip)-)[\w.-]{{0,64}}?{NOUN}"
 _START = r"(?<![\w-])"
 _ALONE = r"(?<![A-Za-z0-9_-])"
 
+_NOUNS = ("pass", "secret", "token", "credential", "key", "_pwd", "-pwd", "_pat", "-pat", "_psk", "-psk")  # of NOUN and NAME
+
 RULES = (
     Rule(
         id="private-key", what="the body of a private key",
+        needles=("private key",),
         pattern=r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----\s*+"
         r"(?P<secret>(?:[A-Za-z0-9+/=:,]|-(?!----)|[\s\\](?!\s*-----))++(?=\s*-----END)|[A-Za-z0-9+/=]{16,})",
         example="-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----",
         left="-----BEGIN PRIVATE KEY-----\n…\n-----END PRIVATE KEY-----",
     ),
     Rule(
-        id="github-token", what="GitHub tokens", pattern=rf"{_ALONE}(?:gh[pousr]_|github_pat_)(?P<secret>\w{{20,}})",
+        id="github-token", what="GitHub tokens", needles=("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        pattern=rf"{_ALONE}(?:gh[pousr]_|github_pat_)(?P<secret>\w{{20,}})",
         example="ghp_16C7e42F292c6912E7710c838347Ae178B4a", left="ghp_…",
     ),
     Rule(
         id="gitlab-token", what="GitLab tokens",
+        needles=("glpat-", "gldt-", "glrt-", "glptt-", "glcbt-", "glsoat-"),
         pattern=rf"{_ALONE}gl(?:pat|dt|rt|ptt|cbt|soat)-(?P<secret>[\w-]{{20,}})",
         example="glpat-3kHs9vQ2mZ7xW1nB5tYc", left="glpat-…",
     ),
     Rule(
         id="sk-token", what="OpenAI, Anthropic and other keys that begin with sk-",
+        needles=("sk-",),
         pattern=rf"{_ALONE}sk-(?=[\w-]{{0,64}}\d)(?P<secret>[\w-]{{16,}})",
         example="sk-proj-4fH2kQ9vLx7ZtB1n", left="sk-…",
     ),
     Rule(
-        id="stripe-key", what="Stripe keys", pattern=rf"{_ALONE}[prs]k_(?:live|test)_(?P<secret>\w{{10,}})",
+        id="stripe-key", what="Stripe keys", needles=("k_live_", "k_test_"),
+        pattern=rf"{_ALONE}[prs]k_(?:live|test)_(?P<secret>\w{{10,}})",
         example="sk_live_4eC39HqLyjWDarjtT1", left="sk_live_…",
     ),
     Rule(
-        id="aws-key", what="AWS access key ids", pattern=rf"{_ALONE}A(?:KIA|SIA|ROA|IDA)(?P<secret>[A-Z0-9]{{16}})(?![A-Za-z0-9])",
+        id="aws-key", what="AWS access key ids", needles=("akia", "asia", "aroa", "aida"),
+        pattern=rf"{_ALONE}A(?:KIA|SIA|ROA|IDA)(?P<secret>[A-Z0-9]{{16}})(?![A-Za-z0-9])",
         example="AKIAIOSFODNN7EXAMPLE", left="AKIA…",
     ),
     Rule(
-        id="slack-token", what="Slack tokens", pattern=rf"{_ALONE}xox[abeoprs]-(?P<secret>[\w-]{{10,}})",
+        id="slack-token", what="Slack tokens", needles=("xox",),
+        pattern=rf"{_ALONE}xox[abeoprs]-(?P<secret>[\w-]{{10,}})",
         example="xoxb-2048-1337-abcdef", left="xoxb-…",
     ),
     Rule(
-        id="google-key", what="Google keys and tokens", pattern=rf"{_ALONE}(?:AIza|ya29\.)(?P<secret>[\w-]{{30,}})",
+        id="google-key", what="Google keys and tokens", needles=("aiza", "ya29."),
+        pattern=rf"{_ALONE}(?:AIza|ya29\.)(?P<secret>[\w-]{{30,}})",
         example="AIzaSyD4kQ9vLx7ZtB1nH2f5gJ8mP0rS3uW6yA1", left="AIza…",
     ),
     Rule(
         id="registry-token", what="tokens of npm, PyPI, Hugging Face, Docker Hub and SendGrid",
+        needles=("npm_", "pypi-", "hf_", "dckr_pat_", "sg."),
         pattern=rf"{_ALONE}(?:npm_|pypi-|hf_|dckr_pat_|SG\.)(?P<secret>[\w-]{{20,}}(?:\.[\w-]+)*)",
         example="npm_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z", left="npm_…",
     ),
     Rule(
-        id="jwt", what="JSON Web Tokens", pattern=rf"{_ALONE}eyJ(?P<secret>[\w-]{{8,}}\.[\w-]{{4,}}\.[\w-]*)",
+        id="jwt", what="JSON Web Tokens", needles=("eyj",),
+        pattern=rf"{_ALONE}eyJ(?P<secret>[\w-]{{8,}}\.[\w-]{{4,}}\.[\w-]*)",
         example="eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN", left="eyJ…",
     ),
     Rule(
         id="authorization", what="an Authorization header, and any bearer token",
+        needles=("authorization", "bearer"),
         pattern=r"(?:authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:(?:basic|bearer|token|digest|apikey|negotiate)[ ]+)?|\bbearer[ ]+)"
         rf"(?!(?:basic|bearer|token|digest|apikey|negotiate)\b)(?P<secret>{_BARE}{{4,}}+)",
         example="Authorization: Bearer mF_9.B5f-4.1JqM", left="Authorization: Bearer …",
     ),
     Rule(
         id="header", what="headers that hold keys or cookies",
+        needles=("api-key", "-token", "cookie"),
         pattern=rf"{_START}(?:(?:x-)?(?:api-key|auth-token|access-token|private-token|csrf-token|amz-security-token)|(?:set-)?cookie)"
         rf"[ ]?:[ ]*(?P<secret>{_BARE}++)",
         example="X-Api-Key: 9f8e7d6c", left="X-Api-Key: …",
     ),
     Rule(
         id="url-password", what="a password in an address",
+        needles=("://",),
         pattern=r"(?<![A-Za-z0-9+.-])[a-z][a-z0-9+.-]{1,31}://[^\s/:@'\"$`]*:(?P<secret>[^\s/@'\"$`\\;|&<>()]++)(?=@)",
         example="postgres://app:hunter2@db.example/app", left="postgres://app:…@db.example/app",
     ),
     Rule(
         id="option", what="the value of an option whose name says so",
+        needles=_NOUNS,
         pattern=rf"{_START}{OPTION}(?:=|[ \t]+(?!-))(?P<secret>{VALUE})",
         example="--db-password=hunter2 --token t0k3n", left="--db-password=… --token …",
     ),
     Rule(
         id="variable", what="the value of a variable, a parameter or a field whose name says so",
+        needles=_NOUNS,
         pattern=rf"(?<![\w$-]){NAME}=(?P<secret>{VALUE})(?![(\[.])",
         example="GITHUB_TOKEN=t0k3n AWS_SECRET_ACCESS_KEY='a b' make release",
         left="GITHUB_TOKEN=… AWS_SECRET_ACCESS_KEY='…' make release",
     ),
     Rule(
         id="field", what="the same in JSON, YAML and code",
+        needles=_NOUNS,
         pattern=rf"(?<![\w$]){NAME}\\?[\"']?[ \t]*(?::|=>|:=|=)[ \t]*\\?[\"'](?P<secret>[^\"'\\$`\n]+)(?=\\?[\"'])",
         example='{"password": "hunter2"}', left='{"password": "…"}',
     ),
     Rule(
-        id="pass-phrase", what="openssl's pass:", pattern=rf"{_START}pass:(?P<secret>{VALUE})",
+        id="pass-phrase", what="openssl's pass:", needles=("pass:",),
+        pattern=rf"{_START}pass:(?P<secret>{VALUE})",
         example="openssl rsa -passin pass:hunter2", left="openssl rsa -passin pass:…",
     ),
 )  # fmt: skip

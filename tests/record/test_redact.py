@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from broker.decide.verdict import Deny, Layer
 from broker.record import event, redact
 from broker.record.denials import DenialLog
 from broker.record.journal import Journal, read
-from broker.record.needles import may_hold, may_hold_any
+from broker.record.needles import in_small_letters, may_hold, may_hold_any
 from broker.record.redact import MARK, mark, redact_text, redact_words
 from broker.record.redact_rules import FLAGS, RULES, Rule
 from broker.request.operation import Exec, Operation, ShellText
@@ -186,6 +187,17 @@ def test_no_text_is_redacted_twice_and_none_is_passed_over_by_the_quick_look(tex
     assert may_hold(text) or told == text
     # What follows a key's first line is its body, a mark included, where a key has no end.
     assert redact_text(told) == told or "BEGIN" in text
+
+
+ODD = str.maketrans({"s": "\u017f", "k": "\u212a", "i": "\u0131", "S": "\u017f", "K": "\u212a", "I": "\u0130"})
+
+
+@given(st.lists(st.one_of(PIECES, st.sampled_from([rule.example for rule in RULES])), max_size=6).map("".join), st.sampled_from((str, str.upper, str.swapcase)))
+def test_a_rule_that_matches_has_a_needle_in_the_text(text: str, spelt: Callable[[str], str]) -> None:
+    for written in (spelt(text), spelt(text).translate(ODD)):
+        small = in_small_letters(written)
+        for rule in RULES:
+            assert redact._pattern(rule).search(written) is None or any(needle in small for needle in rule.needles), (rule.id, written)
 
 
 def _recorded(operation: Operation) -> dict[str, Any]:
