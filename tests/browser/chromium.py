@@ -53,9 +53,9 @@ class Tab:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def until(self, script: str, what: str = "") -> Any:
+    def until(self, script: str, what: str = "") -> None:
         """Wait until an expression is true."""
-        return until(lambda: self.run(script), what or script, PATIENCE)
+        until(lambda: self.run(f"Boolean({script})"), what or script, PATIENCE)
 
     def text(self, selector: str) -> str:
         """Return what an element says, as it is seen."""
@@ -76,9 +76,10 @@ class Tab:
 
     def click(self, selector: str) -> None:
         """Click into the middle of an element, with the mouse."""
-        script = f"(() => {{ const at = document.querySelector({json.dumps(selector)}); at.scrollIntoView({{block: 'center'}}); " \
-                 "const box = at.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"  # fmt: skip
-        x, y = self.run(script)
+        name = json.dumps(selector)
+        self.run(f"document.querySelector({name}).scrollIntoView({{block: 'center'}})")
+        box = self.run(f"document.querySelector({name}).getBoundingClientRect().toJSON()")
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -88,6 +89,11 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         path.write_bytes(base64.b64decode(data))
+
+    def close(self) -> None:
+        """Close it."""
+        self.call("Page.close")
+        self._connection.close()
 
     def media(self, name: str, value: str) -> None:
         """Have the page believe that its reader prefers something."""
@@ -106,7 +112,7 @@ class Browser:
         asked = urllib.request.Request(f"http://127.0.0.1:{self._port}/json/new?about:blank", method="PUT")
         with urllib.request.urlopen(asked, timeout=PATIENCE) as said:
             address = json.load(said)["webSocketDebuggerUrl"]
-        tab = Tab(self._stack.enter_context(connect(address, max_size=None, compression=None)))
+        tab = Tab(self._stack.enter_context(connect(address, max_size=None, compression=None, ping_interval=None, max_queue=None)))
         for domain in ("Page", "Runtime", "Log"):
             tab.call(f"{domain}.enable")
         tab.call("Page.navigate", url=url)

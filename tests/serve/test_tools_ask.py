@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from serve.tool_clients import Opened
 
 from broker.serve.tools_inside import Call
 from broker.task.desk import ApprovalDesk, Given, NotTaken, Taken
 from conformance.driver import until
-from serve.tool_clients import Opened
 
 HOOK = ".git/hooks/post-merge"
 LIMITS: dict[str, Any] = {"max_risk": "local_write", "effects": {}}
