@@ -6,8 +6,10 @@ from broker.cli.terminal import Colours, escape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
+    from broker.decide.verdict import Deny
     from broker.panel.definition import Panel
     from broker.panel.verdict import Decision, Finding, Verdict
 
@@ -43,12 +45,34 @@ class Hearing:
             if self._heard == self._of:
                 self._heard, self._at_it = 0, []  # a further round, or trial
 
+    def beside(self, tell: Callable[[str, str, Deny], None]) -> Callable[[str, str, Deny], None]:
+        """Return what tells of a denial where who is at it still stands: on lines of its own."""
+
+        def told(task: str, tool: str, denial: Deny) -> None:
+            with self._lock:
+                if self._at_it and self._stream.isatty():
+                    self._stream.write(WIPE)
+                tell(task, tool, denial)
+                if self._at_it:
+                    self._write("")
+
+        return told
+
     def _write(self, text: str) -> None:
         if self._stream.isatty():
-            left = ", ".join(map(escape, self._at_it))
-            text = WIPE + text + (f"{'judges':<7} {self._heard} of {self._of} heard; at it: {left}" if left else "")
+            text = WIPE + text + self._standing()
         self._stream.write(text)
         self._stream.flush()
+
+    def _standing(self) -> str:
+        """Return the line that is written over, no longer than the terminal is wide: of a longer one the beginning would stay."""
+        import os
+
+        if not self._at_it:
+            return ""
+        line = f"{'judges':<7} {self._heard} of {self._of} heard; at it: {', '.join(map(escape, self._at_it))}"
+        width = os.get_terminal_size(self._stream.fileno()).columns or 80
+        return line if len(line) < width else line[: width - 2] + "…"
 
 
 def verdict_lines(verdict: Verdict, colours: Colours) -> str:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.panel:
         from broker.cli.on_panel import bench_for
 
-        watcher.convene = bench_for(args, profile.sandbox.workspace).convene
+        bench_for(args, profile.sandbox.workspace, watcher)
     end = _end_by_signal()
     stdin, stdout = _take_streams()
     with session(request, watcher) as opened:

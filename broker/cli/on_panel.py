@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from broker.task.result import Result
 
 
-def bench_for(args: argparse.Namespace, mode: str) -> Bench:
-    """Return the panel that --land on-panel names. `mode` is how the task has its workspace. Raises UsageError, ProfileError."""
+def bench_for(args: argparse.Namespace, mode: str, watcher: Watcher) -> Bench:
+    """Return the panel that --land on-panel names, and have it convened. `mode` is how the task has its workspace.
+
+    Raises UsageError, ProfileError.
+    """
     import sys
 
     from broker.cli.judge_text import Hearing
@@ -35,6 +38,9 @@ def bench_for(args: argparse.Namespace, mode: str) -> Bench:
     if not args.quiet:
         hearing = Hearing(panel, sys.stderr)
         bench.told, bench.begun = hearing.told, hearing.begun
+        if watcher.denied is not None:
+            watcher.denied = hearing.beside(watcher.denied)
+    watcher.convene = bench.convene
     return bench
 
 
@@ -50,8 +56,7 @@ def carry_on_panel(args: argparse.Namespace, request: RunRequest, watcher: Watch
     rounds = getattr(args, "rounds", 1)
     if not 1 <= rounds <= MOST_ROUNDS:
         raise UsageError(f"--rounds {rounds}: write a number from 1 to {MOST_ROUNDS}")
-    bench = bench_for(args, request.profile.sandbox.workspace)
-    watcher.convene = bench.convene
+    bench = bench_for(args, request.profile.sandbox.workspace, watcher)
 
     def decided(decision: Decision) -> None:
         if not args.quiet:

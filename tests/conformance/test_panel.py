@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from conformance.driver import Broker, Done, command_of, until
+from conformance.terminal import terminal
 
 PASS = """#!/usr/bin/python3
 import json, os
@@ -320,6 +322,26 @@ def test_judges_are_heard_at_the_same_time_and_none_finds_a_trace_of_another(cou
     for one in done["panel"]["judges"]:
         assert seen_by(one) == {"own": True, "others": 0, "processes": 1, "listening": 1}
     assert len({row["change"] for row in court.events("judge.verdict")}) == 1
+
+
+def test_a_terminal_shows_who_is_at_it_and_each_line_by_itself(court: Court) -> None:
+    gate = court.judges / "gate"
+    court.broker.profile("judge", {"workspace": "read-only", "read_only": [str(court.judges)]}, max_risk="safe", effects={})
+    refused = WAITS.replace("import json", "import subprocess, json").replace("print(json", "subprocess.run(['sh', '-c', 'touch /tmp/x; curl http://a.invalid'])\nprint(json")
+    court.panel(court.program("first", PASS), court.program("refused", refused.replace("GATE", str(gate))), court.program("waits", WAITS.replace("GATE", str(gate))))
+    words = court.broker.run_words(("touch", "new"), ("--no-tty", "--land", "on-panel", "review"), profile="worker", quiet=False)
+
+    with terminal(words, court.broker.settings(), court.broker.folder) as screen:
+        screen.expect("judge   j1: .*pass")
+        screen.expect("judges  1 of 3 heard; at it: (j2, j3|j3, j2)")
+        gate.touch()
+        screen.expect("judges  2 of 3 heard; at it: j[23]")
+        screen.expect("panel.* review")
+        assert screen.wait() == 0
+
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in re.split(r"\r\x1b\[K|\r*\n", screen.seen.decode())]
+    assert all(row.startswith("judges ") == ("at it" in row) for row in rows), rows
+    assert any("curl" in row for row in rows), "what a judge was refused has a line of its own"
 
 
 def test_no_more_judges_are_heard_at_once_than_the_panel_says(court: Court) -> None:
