@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from broker.cli.ask_line import Line
-from broker.cli.question_text import details, exact, head, named, wrapped
+from broker.cli.question_text import LABEL, details, exact, head, named, wrapped
 from broker.cli.terminal import Colours
 
-LABEL = 11  # columns of what stands before a value
 MOST_REFUSED = 3  # rows
 MOST_TYPED = 3  # rows
-CLAIMS = "  The agent's own words. They are no reason:"
+CLAIMS = "  What the agent says about itself, in its own words. None of it was checked:"
 
 
 class Frame:
@@ -31,7 +30,7 @@ class Frame:
         self._line: Line | None = None
         self._page = 0
         self._seen = 0  # pages
-        self._claims = False
+        self.claims = False  # whether the agent's own words are shown
 
     def update(self, row: dict[str, Any], waiting: int) -> None:
         """Show what it is now: the seconds that are left, for example."""
@@ -47,7 +46,7 @@ class Frame:
 
     def show_claims(self) -> None:
         """Show, or hide, what the agent says about it."""
-        self._claims, self._page = not self._claims, 0
+        self.claims, self._page = not self.claims, 0
 
     def lines(self, rows: int, columns: int) -> list[str]:
         """Return what is seen on so many rows of so many columns."""
@@ -81,15 +80,21 @@ class Frame:
         return [*title, *map(self._labelled, refused)]
 
     def _body(self, columns: int) -> list[str]:
-        claims = self.row.get("claims")
-        if self._claims:
-            lines = [CLAIMS, *(named("agent", claims) if claims else ["  nothing"])]
+        if self.claims:
+            claims = self.row.get("claims") or {}
+            lines = [CLAIMS, *(line for name, text in claims.items() for line in named(f"{name}:", text))]
+            lines += [] if claims else ["  nothing"]
         else:
             lines = details(self.row)
         return [self._labelled(part) for line in lines for part in wrapped(line, columns)]
 
     def _labelled(self, line: str) -> str:
-        return self._colours.paint(line[:LABEL], "dim") + line[LABEL:]
+        label, value = line[:LABEL], line[LABEL:]
+        if ">>" in label:
+            return self._colours.paint(label, "yellow") + self._colours.paint(value, "bold")
+        if label.startswith("  diff") and value[:1] in ("+", "-"):
+            value = self._colours.paint(value, "green" if value[0] == "+" else "red")
+        return self._colours.paint(label, "dim") + value
 
     def _asks(self, columns: int) -> list[str]:
         """Return the last lines: why an answer does not count, what is typed, which keys there are."""
@@ -105,9 +110,14 @@ class Frame:
         elif self.prompt:
             lines += wrapped("  Esc back · Ctrl-C deny", columns)
         else:
-            lines += [self._colours.paint(part, "bold") for part in wrapped(f"  {self._keys()}", columns)]
+            lines += [self._colours.paint(part, "bold") for part in self._keys(columns)]
         return lines
 
-    def _keys(self) -> str:
-        keys = ["o once", *(["s for the session"] if self.row.get("session") else []), "d deny", "w deny and say why"]
-        return " · ".join([*keys, *(["m the agent's own words"] if "claims" in self.row else [])])
+    def _keys(self, columns: int) -> list[str]:
+        keys = ["o once", *(["s session"] if self.row.get("session") else []), "d deny", "w deny and say why"]
+        lines = [""]
+        for key in (*keys, "m back to it" if self.claims else "m the agent's words"):
+            if lines[-1] and len(lines[-1]) + len(key) + 3 > columns:
+                lines.append("")
+            lines[-1] += f" · {key}" if lines[-1] else f"  {key}"
+        return lines

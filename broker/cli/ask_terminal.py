@@ -119,7 +119,8 @@ class TerminalQuestions:
 
     def _look(self) -> None:
         """Show the oldest question, or the one that is there as long as it waits; none: give the terminal back."""
-        rows = [] if self._gone else self._desk.rows()
+        claims = self._frame is not None and self._frame.claims
+        rows = [] if self._gone else self._desk.rows(claims=claims)
         self._next_look = 0.0
         if not rows:
             self.leave()
@@ -134,8 +135,9 @@ class TerminalQuestions:
         if self._frame is None or row is None:
             self._show(rows[0], len(rows))
         else:
+            said = self._frame.row.get("claims")
             self._frame.update(row, len(rows))
-            self._draw(again=True)
+            self._draw(again=said == row.get("claims"))
         self._next_look = time.monotonic() + TICK
 
     def _show(self, row: dict[str, Any], waiting: int) -> None:
@@ -202,6 +204,8 @@ class TerminalQuestions:
                 self._frame.turn_page()
             case b"m":
                 self._frame.show_claims()
+                self._look()  # the desk tells the agent's words only where they are asked for
+                return
             case _:
                 pass
         self._draw(again=False)

@@ -22,8 +22,10 @@ _RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
 # What has a place of its own below. What else a row holds is shown as it is, by its name.
 _PLACED = frozenset((
     "approval", "tool", "what", "class", "effects", "refused", "rule", "reason", "reasons", "sha256", "session", "word", "seconds",
-    "left", "argv", "path", "program", "cwd", "env", "action", "other", "task", "claims", "id", "run",
+    "left", "argv", "path", "program", "cwd", "env", "action", "other", "task", "claims", "id", "run", "pid", "by", "files", "shell",
+    "diff",
 ))  # fmt: skip
+LABEL = 12  # columns in front of a value
 
 
 def exact(text: str) -> str:
@@ -47,7 +49,7 @@ def head(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
     who = exact(str(row.get("task", "root")))
     return [
         f"{colours.paint(name, 'bold')}  {who} {wants}: {colours.risk(row['class'])}  ({row['left']:.0f} s left)",
-        f"  refused  {exact(row['reason'])}",
+        _line("refused", exact(row["reason"])),
     ]
 
 
@@ -56,15 +58,50 @@ def details(row: dict[str, Any]) -> list[str]:
     lines = []
     if row["tool"] == "exec":
         known = f"sha256 {row['sha256']}" if row["sha256"] else "its content is not known"
-        lines += [f"  argv {number:>3}  {exact(token)}" for number, token in enumerate(row["argv"])]
-        lines += [f"  program  {exact(row['program'])}  ({known})", f"  cwd      {exact(row['cwd'])}"]
+        lines += [_line(f"argv {number:>3}", exact(token)) for number, token in enumerate(row["argv"])]
+        lines += [_line("program", f"{exact(row['program'])}  ({known})"), _line("cwd", exact(row["cwd"]))]
     else:
-        lines += [label + exact(row[key]) for key, label in (("path", "  path     "), ("other", "  other    ")) if row.get(key)]
-    lines += [f"  why      {exact(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]]
+        lines += [_line(key, exact(row[key])) for key in ("path", "other") if row.get(key)]
+    lines += [_line("why", f"{exact(one['text'])} ({one['class']}, {one['rule']})") for one in row["reasons"]]
+    lines += _shell(row.get("shell")) + _diff(row.get("diff")) + [_file(one) for one in row.get("files", ())]
+    if row.get("pid"):
+        itself, *above = [*map(exact, row.get("by", ())), ""]
+        lines.append(_line("asks", f"process {row['pid']} {itself}" + "".join(f", started by {one}" for one in above if one)))
     for key, value in row.items():
         if key not in _PLACED and value not in (None, "", [], {}):
             lines += named(key, value)
-    return lines + [f"  env      {exact(key)}={exact(value)}" for key, value in row.get("env", ())]
+    return lines + [_line("env", f"{exact(key)}={exact(value)}") for key, value in row.get("env", ())]
+
+
+def _line(label: str, value: str) -> str:
+    return f"  {label}".ljust(LABEL - 1) + " " + value
+
+
+def _shell(shell: dict[str, Any] | None) -> list[str]:
+    """Return the text of the shell that it comes from, the part that is asked about on lines that are marked in front."""
+    if not shell:
+        return []
+    text, start, end = shell["text"], shell.get("start"), shell.get("end")
+    parts = [("shell", text)] if start is None else [("shell", text[:start]), ("shell >>", text[start:end]), ("shell", text[end:])]
+    lines = [_line(label, exact(line)) for label, part in parts for line in part.split("\n") if line.strip()]
+    return [*lines, _line("shell", "… there is more of it")] if shell.get("cut") else lines
+
+
+def _diff(diff: dict[str, Any] | None) -> list[str]:
+    if not diff:
+        return []
+    was = "a new file" if diff.get("bytes_before") is None else f"{diff['bytes_before']} before"
+    told = f", {diff['added']} lines more, {diff['removed']} less" if "added" in diff else ""
+    lines = [_line("diff", f"{diff['bytes']} bytes ({was}){told}"), *(_line("diff", exact(line)) for line in diff["lines"])]
+    if diff.get("note"):
+        lines.append(_line("diff", exact(diff["note"])))
+    return [*lines, _line("diff", f"… and {diff['lines_left_out']} lines")] if diff.get("lines_left_out") else lines
+
+
+def _file(file: dict[str, Any]) -> str:
+    leads = f" -> {exact(file['to'])}" if file.get("to") else ""
+    known = f"  (sha256 {file['sha256']})" if file.get("sha256") else ""
+    return _line(f"word {file['word']:>3}", f"{file['kind']} {exact(file['path'])}{leads}{known}")
 
 
 def question(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
@@ -74,16 +111,15 @@ def question(name: str, row: dict[str, Any], colours: Colours) -> list[str]:
 
 def named(key: str, value: object) -> list[str]:
     """Return a value by its name: a text line by line, a table or a list part by part."""
-    label = f"  {exact(key)}".ljust(11)
     match value:
         case str():
-            return [label + exact(line[:MOST_VALUE]) for line in value.split("\n")]
+            return [_line(exact(key), exact(line[:MOST_VALUE])) for line in value.split("\n")]
         case dict():
             return [line for part, inner in value.items() for line in named(f"{key} {part}", inner)]
         case list() | tuple():
             return [line for inner in value for line in named(key, inner)]
         case _:
-            return [label + exact(str(value))]
+            return [_line(exact(key), exact(str(value)))]
 
 
 # In a frame
@@ -94,7 +130,7 @@ def wrapped(line: str, columns: int) -> list[str]:
 
     Every character beyond ASCII counts as two columns, whatever the terminal makes of it: then none is cut off.
     """
-    indent = " " * min(11, columns // 4)
+    indent = " " * min(LABEL, columns // 4)
     rows, row, used = [], "", 0
     for char in line:
         width = 1 if char < "\x7f" else 2
