@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # here in `make thorough` only. The suites of policy, endings, limits, delegation, and every attack run on both each time.
 _ALIKE = (
     "conformance/test_panel.py", "conformance/test_plan.py", "conformance/test_failure_modes.py",
-    "conformance/test_gateway.py", "conformance/test_approvals.py",
+    "conformance/test_gateway.py", "conformance/test_approvals.py", "conformance/test_approvals_terminal.py",
     "conformance/test_streams.py", "conformance/test_terminal.py", "conformance/test_files.py", "escape/test_protected_paths.py",
     "/api/", "/cli/",
 )  # fmt: skip

@@ -49,6 +49,11 @@ class Terminal:
         self._position = found.end()
         return found
 
+    def look(self) -> None:
+        """Take in what has appeared by now."""
+        while self._read(time.monotonic() + 0.02):
+            pass
+
     def _read(self, deadline: float) -> bool:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([self.master], [], [], left)[0]:
