@@ -30,10 +30,14 @@ MARK = re.compile(r"call_(\d+)_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call the tool of this name. A text as input makes a call in a tool's own format (Codex's apply_patch)."""
+    """Call the tool of this name. A text as input makes a call in a tool's own format (Codex's apply_patch).
+
+    `space` is the namespace that Codex has the tool in.
+    """
 
     tool: str
     input: Json
+    space: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,9 +411,10 @@ def _responses(model: str, text: str | None, calls: Named) -> Answer:
         items.append({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]})
     for name, call in calls:
         common = {"id": f"item_{name}", "call_id": name, "name": call.tool, "status": "completed"}
+        space = call.space or ("functions" if call.tool == "exec" else "")
+        common |= {"namespace": space} if space else {}
         if isinstance(call.input, str):
-            space = {"namespace": "functions"} if call.tool == "exec" else {}
-            items.append(common | space | {"type": "custom_tool_call", "input": call.input})
+            items.append(common | {"type": "custom_tool_call", "input": call.input})
         else:
             items.append(common | {"type": "function_call", "arguments": json.dumps(call.input)})
     usage = {
