@@ -82,6 +82,9 @@ class AtTerminal(Questions, Protocol):
 class WaysOut(Protocol):
     """Serves the connections that a task makes to its gateways and to the proxy (broker.serve.gateway)."""
 
+    def prepare(self) -> None:
+        """Make ready for the first of them. Called while the task's command starts, which takes longer."""
+
     def accept(self, port: int, client: socket.socket) -> None:
         """Serve a connection, on another thread. Takes the socket."""
 

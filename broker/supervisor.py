@@ -281,6 +281,8 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
             process = sandbox.spawn(allowed, command, scope=scope, terminal=terminal_size(plot.stdin))
             process.wait_started()
             ending = Ending()
+            if stage.ways_out is not None:
+                stage.ways_out.prepare()
             if process.failed is None:
                 ending = serve_terminal(
                     sandbox, process, stdin=plot.stdin, stdout=plot.stdout, seconds=seconds,
@@ -293,6 +295,8 @@ def _attend(stage: Stage, allowed: Allow, command: Command) -> tuple[Process, En
             streams = Streams(plot.stdin, plot.stdout, plot.stderr, budget, owner=(plan.uid, plan.gid), turn=turn)
             process = sandbox.spawn(allowed, command, streams.inside, scope=scope)
             streams.start()
+            if stage.ways_out is not None:
+                stage.ways_out.prepare()
             ending = wait_attached(
                 sandbox, process, seconds=seconds, wake=watched.wake, budget=budget, exceeded=watched.exceeded,
                 signals=signals, questions=questions,

@@ -11,7 +11,8 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from broker.classify.risk import Assessment
 from broker.decide.verdict import Allow, Ask, Deny, Verdict
@@ -25,6 +26,11 @@ from broker.request.operation import Exec, Operation, ShellText
 from broker.stage import Stage, WaysOut
 from broker.task.outcome import encoded
 from broker.task.task import Task
+
+if TYPE_CHECKING:
+    import socket
+
+    from broker.serve.gateway import Gateways
 
 ALLOWED, DENIED, ASKED = 0, 1, 2  # of can-i
 
@@ -90,9 +96,46 @@ def answer(stage: Stage, line: CallLine) -> None:
 
 def ways_out(task: Task) -> WaysOut:
     """Return what serves the gateways of a task that has some."""
-    from broker.serve.gateway import Gateways
+    return _WaysOut(task)
 
-    return Gateways(task)
+
+class _WaysOut:
+    """The gateways of a task, made when one is used: to load what speaks HTTP takes as long as to make a sandbox."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._gateways: Gateways | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Load what an agent's first request and its first command need, while it starts itself."""
+        self._made()
+        for name in ("encodings.idna", "broker.classify.shell"):  # the first is loaded to resolve a name
+            import_module(name)
+
+    def accept(self, port: int, client: socket.socket) -> None:
+        """Serve a connection. Takes the socket."""
+        gateways = self._made()
+        if gateways is None:
+            client.close()
+        else:
+            gateways.accept(port, client)
+
+    def close(self) -> None:
+        """End all of them. May be called twice."""
+        with self._lock:
+            self._closed = True
+        if self._gateways is not None:
+            self._gateways.close()
+
+    def _made(self) -> Gateways | None:
+        with self._lock:
+            if self._gateways is None and not self._closed:
+                from broker.serve.gateway import Gateways
+
+                self._gateways = Gateways(self._task)
+            return self._gateways
 
 
 def _last_words(line: CallLine, text: str, code: int) -> None:
