@@ -8,6 +8,7 @@ SUMMARY = "serve MCP on stdin and stdout: tools that work in a sandbox"
 EXAMPLES = """
 broker mcp --profile builder                       # what an agent's MCP settings start
 broker mcp --profile builder --workspace ~/project --land never
+broker mcp --profile builder --ask                 # and `broker approvals watch` in a terminal
 claude mcp add broker -- broker mcp --profile builder --workspace "$PWD"
 """
 
@@ -17,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from broker.cli.run import add_sandbox_arguments
 
     add_sandbox_arguments(parser, json=False)
+    parser.add_argument("--ask", action="store_true",
+                        help="ask you, in place of refusing what an approval could permit: answer with `broker approvals` or on the page of "
+                             '`broker serve`. Where the profile says approver = "client", the client is asked without this option')  # fmt: skip
+    parser.add_argument("--ask-timeout", metavar="TIME", help="deny what nobody answered in this time (default: the profile's, else 120s)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
     from broker.cli.report import Reporter
     from broker.cli.run import claim_result, plan_of, seconds_of, write_result
+    from broker.decide.approval import patience_of
     from broker.decide.trust import Trust
     from broker.errors import UsageError
     from broker.profiles.load import load_profile
@@ -33,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     args.json = False
     try:
         from broker.serve.mcp import serve_descriptors
+        from broker.serve.mcp_ask import ClientDesk
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "broker":
             raise
@@ -43,11 +50,18 @@ def run(args: argparse.Namespace) -> int:
     profile = load_profile(args.profile, profile_dirs=args.profile_dir, workspace=args.workspace)
     if args.image:
         profile = replace(profile, sandbox=replace(profile.sandbox, image=args.image))
+    trust = Trust.parse(args.trust)
+    client = profile.approvals.approver == "client" and trust is Trust.TRUSTED
+    if args.ask_timeout is not None and not (args.ask or client):
+        raise UsageError("--ask-timeout goes with --ask. Add that, or leave it out")
+    seconds = seconds_of(args.ask_timeout, "--ask-timeout")
+    asks = ClientDesk() if client else None
     claim_result(args)
     reporter = Reporter(quiet=args.quiet, live=True)
     request = RunRequest(
         argv=("broker", "mcp"), profile=profile, workspace=os.path.abspath(args.workspace), engine=args.engine,
-        trust=Trust.parse(args.trust), seconds=seconds_of(args.timeout), land=args.land, plan=plan_of(args.plan),
+        ask=patience_of(profile, trust, wanted=args.ask or client, terminal=False, seconds=seconds),
+        trust=trust, seconds=seconds_of(args.timeout), land=args.land, plan=plan_of(args.plan),
         profile_dirs=tuple(args.profile_dir),
     )  # fmt: skip
     watcher = Watcher(started=reporter.started, denied=reporter.denied, land=reporter.may_land, called=answer, ways_out=ways_out)
@@ -55,10 +69,11 @@ def run(args: argparse.Namespace) -> int:
         from broker.cli.on_panel import bench_for
 
         bench_for(args, profile.sandbox.workspace, watcher)
+    watcher.asked = reporter.asked if asks is None else asks.shown
     end = _end_by_signal()
     stdin, stdout = _take_streams()
     with session(request, watcher) as opened:
-        serve_descriptors(opened.stage, stdin, stdout, end, opened.budget)
+        serve_descriptors(opened.stage, stdin, stdout, end, opened.budget, asks)
         os.close(stdout)  # the client need not wait for the landing to see that nothing more comes
     assert opened.result is not None
     reporter.finished(opened.result)

@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 import mcp_types as types
 from anyio import CapacityLimiter
+from anyio.abc import TaskGroup
 from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -36,6 +37,7 @@ from broker.enforce.ready import readable
 from broker.errors import BrokerError
 from broker.exit_codes import BUDGET
 from broker.serve import mcp_events as events
+from broker.serve.mcp_ask import ClientDesk, Work
 from broker.serve.mcp_streams import Sink, Source, connected
 from broker.serve.tools import MOST_CALLS, Tools
 from broker.serve.tools_inside import Call
@@ -80,8 +82,13 @@ def serve_call(stage: Stage, line: CallLine) -> int:
     return 0
 
 
-def serve_descriptors(stage: Stage, stdin: int, stdout: int, end: int, budget: OutputBudget | None = None) -> None:
-    """Serve a client on the host. Ends when its input does, when `end` becomes readable, or when the sandbox is gone."""
+def serve_descriptors(
+    stage: Stage, stdin: int, stdout: int, end: int, budget: OutputBudget | None = None, asks: ClientDesk | None = None
+) -> None:
+    """Serve a client on the host. Ends when its input does, when `end` becomes readable, or when the sandbox is gone.
+
+    `asks`: this client is asked in the operator's place. INVARIANT: one inside the sandbox never is (tests/serve/test_mcp_ask.py).
+    """
 
     def source() -> bytes:
         return b"" if end in readable([stdin, end]) else os.read(stdin, 65536)
@@ -99,7 +106,7 @@ def serve_descriptors(stage: Stage, stdin: int, stdout: int, end: int, budget: O
     watcher = threading.Thread(target=_tell_the_end, args=(stage, end))
     watcher.start()
     try:
-        serve(stage, source, sink, budget)
+        serve(stage, source, sink, budget, asks)
     finally:
         os.eventfd_write(end, 1)
         watcher.join()
@@ -117,23 +124,27 @@ def _tell_the_end(stage: Stage, end: int) -> None:
     os.eventfd_write(end, 1)
 
 
-def serve(stage: Stage, source: Source, sink: Sink, budget: OutputBudget | None = None) -> None:
+def serve(stage: Stage, source: Source, sink: Sink, budget: OutputBudget | None = None, asks: ClientDesk | None = None) -> None:
     """Serve one client until it is gone, or the task is over."""
     tools = Tools(stage, budget)
+    if asks is not None:
+        asks.desk = stage.task.approvals
     try:
-        anyio.run(partial(_serve, stage, tools, source, sink))
+        anyio.run(partial(_serve, stage, tools, source, sink, asks))
     finally:
         tools.close()
 
 
-async def _serve(stage: Stage, tools: Tools, source: Source, sink: Sink) -> None:
-    server = make_server(stage, tools)
-    async with connected(source, sink) as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+async def _serve(stage: Stage, tools: Tools, source: Source, sink: Sink, asks: ClientDesk | None) -> None:
+    async with anyio.create_task_group() as works:
+        server = make_server(stage, tools, works, asks)
+        async with connected(source, sink) as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+        works.cancel_scope.cancel()
 
 
-def make_server(stage: Stage, tools: Tools) -> Server[Any]:
-    """Return the protocol's server for one client of a task."""
+def make_server(stage: Stage, tools: Tools, works: TaskGroup, asks: ClientDesk | None = None) -> Server[Any]:
+    """Return the protocol's server for one client of a task. What goes on between two calls of a client that is asked is in `works`."""
     limiter = CapacityLimiter(2 * MOST_CALLS)  # of threads; how many calls there are at once is the tools' affair
 
     async def in_thread(work: Callable[[], Any]) -> Any:
@@ -142,23 +153,40 @@ def make_server(stage: Stage, tools: Tools) -> Server[Any]:
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[types.Tool.model_validate(as_data(tool.shape)) for tool in tools.listed()])
 
-    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        if not tools.known(params.name):
-            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:64]!a}")
-        call, table = Call(), {"code": "failed", "message": "the task is over"}
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_tell_progress, context, call)
-                with suppress(BrokerError):  # the sandbox is gone: so is this server, in a moment
-                    table = await in_thread(partial(tools.call, params.name, params.arguments or {}, call))
-                group.cancel_scope.cancel()
-        except BaseException:
-            call.cancel()  # only now: what a call that has ended left in the background goes on
-            raise
+    async def done(name: str, args: dict[str, Any], call: Call) -> types.CallToolResult:
+        table = {"code": "failed", "message": "the task is over"}
+        with suppress(BrokerError):  # the sandbox is gone: so is this server, in a moment
+            table = await in_thread(partial(tools.call, name, args, call))
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=json.dumps(table, ensure_ascii=False))], structured_content=table,
             is_error=table["code"] != "ok",
         )  # fmt: skip
+
+    async def work_on(work: Work) -> None:
+        work.result = await done(work.name, work.args, work.call)
+        work.over.set()
+
+    async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
+        if not tools.known(params.name):
+            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:64]!a}")
+        work = asks.again(params) if asks is not None else None
+        call = work.call if work is not None else Call()
+        result: types.CallToolResult | types.InputRequiredResult
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_tell_progress, context, call)
+                if asks is None:
+                    result = await done(params.name, params.arguments or {}, call)
+                else:
+                    if work is None:
+                        work = Work(params.name, params.arguments or {}, call)
+                        works.start_soon(work_on, work)
+                    result = await asks.through(context, work, params)
+                group.cancel_scope.cancel()
+        except BaseException:
+            call.cancel()  # only now: what a call that has ended left in the background goes on
+            raise
+        return result
 
     async def list_resources(_context: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         tasks = events.tasks_of(stage)

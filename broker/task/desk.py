@@ -32,7 +32,10 @@ MOST_WHY = 500  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """An answer as it came: `how` is once, session or deny. `channel` is where from, `who` the kernel's word for who that is."""
+    """An answer as it came: `how` is once, session or deny; none: nobody can be asked there, and `why` says so in a sentence.
+
+    `channel` is where from, `who` the kernel's word for who that is; of the channel client, its own.
+    """
 
     how: str
     who: str
@@ -121,7 +124,7 @@ class ApprovalDesk:
             question = self._named(name)
         if question is None or question.request is None:
             return NotTaken(reason=f"there is no question {name} that waits")
-        sight = question.look() if given.how != "deny" else Sight()
+        sight = question.look() if given.how in _YES else Sight()
         try:
             verdict = self._decided(question, question.request, given, sight)
         except JournalError as error:
@@ -131,7 +134,7 @@ class ApprovalDesk:
             return verdict
         seconds = time.monotonic() - question.began
         self._settle(question, verdict)
-        if isinstance(verdict, Deny) and given.how != "deny":
+        if isinstance(verdict, Deny) and given.how in _YES:
             return NotTaken(reason=verdict.reason)
         return Taken(seconds=seconds)
 
@@ -142,7 +145,7 @@ class ApprovalDesk:
                 return NotTaken(reason=f"question {question.name} was answered or withdrawn meanwhile")
             now = time.monotonic()
             verdict: Allow | Deny | WordWanted | NotTaken
-            if given.how == "deny":
+            if given.how not in _YES:
                 verdict = _denied(question, given)
             elif sight.wrong or sight.bound != question.sight.bound:
                 verdict = _changed(question, sight)
@@ -302,15 +305,21 @@ class ApprovalDesk:
     def _record_answer(self, question: Question, verdict: Allow | Deny, given: Given, now: float) -> None:
         question.record(
             event.APPROVAL_ANSWERED, approval=question.name, verdict="allow" if isinstance(verdict, Allow) else "deny",
-            layer=verdict.layer, rule=verdict.rule, answer=given.how, who=given.who, channel=given.channel,
+            layer=verdict.layer, rule=verdict.rule, answer=given.how if given.how in _YES else "deny", who=given.who, channel=given.channel,
             seconds=round(now - question.began, 3), why=given.why[:MOST_WHY], word=question.word_asked is not None,
         )  # fmt: skip
 
 
+_YES = ("once", "session")
+
+
 def _denied(question: Question, given: Given) -> Deny:
     why = escape(given.why[:MOST_WHY]).strip()
-    reason = f"The operator was asked, and said no: {why}" if why else "The operator was asked, and said no."
-    return _denial(question, "approval.denied", reason, "Do as the operator says." if why else "Do it another way, or leave it.")
+    if given.how == "none":
+        return _denial(question, "approval.no_channel", why, "Do it another way, or leave it.")
+    who = "client of the tools" if given.channel == "client" else "operator"
+    reason = f"The {who} was asked, and said no: {why}" if why else f"The {who} was asked, and said no."
+    return _denial(question, "approval.denied", reason, f"Do as the {who} says." if why else "Do it another way, or leave it.")
 
 
 def _changed(question: Question, sight: Sight) -> Deny:
