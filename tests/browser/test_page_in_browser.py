@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -241,6 +242,19 @@ def test_trees_and_refusals_are_live_and_each_refusal_says_how_to_allow_it(page:
         running.process.stdin.flush()
         running.finish()
     page.tab.until("!document.querySelector('.run')", "the end of the run")
+
+
+def test_a_broker_that_is_stopped_is_said_to_give_no_answer(page: Page) -> None:
+    with page.broker.started("sleep", "100", profile="held") as running:
+        page.tab.until("document.querySelector('.state-cell.running')")
+        running.process.send_signal(signal.SIGSTOP)
+        try:
+            page.tab.until("document.querySelector('.run .note')?.textContent.includes('does not answer')")
+        finally:
+            running.process.send_signal(signal.SIGCONT)
+        page.tab.until("document.querySelector('.run') && !document.querySelector('.run .note')")
+        running.process.terminate()
+        running.finish()
 
 
 # --- the page itself

@@ -373,6 +373,15 @@ def test_a_process_of_a_pid_namespace_below_is_turned_away_even_as_root(base: Pa
     assert run.stops == []
 
 
+def test_a_reason_of_any_500_characters_is_a_request(base: Path) -> None:
+    asking = Control(RUN, Tree(), {}, ApprovalDesk())
+    with asking:
+        (one,) = watching.connect().values()
+        for why in ("\N{GRINNING FACE}" * 500, "\x00" * 500, "\udcff" * 500):
+            assert watching.answer(one, 1, "deny", why=why, channel="page") == {"event": "refused", "reason": "there is no question 1 that waits"}
+        one.close()
+
+
 def test_only_the_operator_himself_answers_what_a_run_asks(base: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.control._approvals = ApprovalDesk()
     one = connected()
