@@ -140,13 +140,13 @@ def _run(here: Workplace, call: Call, tracked: Tracked) -> _Seen | Problem:
     argv, cwd = check.invocation.argv, os.path.normpath(os.path.join(root, check.invocation.cwd))
     since = here.denied_since()
     refused = _no_shell(here) if check.invocation.tool == "shell" else None
-    allowed = refused or here.permit("plan", Exec(argv=argv, cwd=cwd))
+    allowed = refused or here.permit("plan", Exec(argv=argv, cwd=cwd), held_there=True)
     if isinstance(allowed, Problem):
         return _Seen(denied=allowed.message)
     before, moment, started = desk.workspace.now(cached=False), mark(), time.time()
     out, err = Capture(MOST_OUTPUT), Capture(MOST_OUTPUT)
     # What a check leaves running is ended with it: it is not to go on with what was seen.
-    ended = run_inside(here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=check.seconds, leave=False)
+    ended = run_inside(here, call, allowed, argv, cwd=cwd, stdout=out, stderr=err, seconds=check.seconds + here.patience, leave=False)
     if isinstance(ended, Problem) and ended.code == "cancelled":
         return ended
     code = ended.exit_code if isinstance(ended, Ended) else _CODES.get(ended.code, DENIED_COMMAND)

@@ -23,6 +23,13 @@ from conformance.test_plan import ONE_STEP, PRELUDE, kinds, landed, work, writte
 
 
 @pytest.fixture
+def asked(broker: Broker) -> Broker:
+    """A broker whose questions nobody else sees: `broker approvals` shows those of every run of this user."""
+    broker.environment["BROKER_RUNTIME_DIR"] = str(broker.folder / "runtime")
+    return broker
+
+
+@pytest.fixture
 def court(broker: Broker) -> Court:
     return Court(broker)
 
@@ -94,7 +101,8 @@ def test_a_test_command_that_was_emptied_is_seen_succeeding_and_it_is_for_a_judg
     assert (court.broker.workspace / "Makefile").read_text() == "test:\n\tgrep -q right code.txt\n"
 
 
-def test_a_check_that_is_denied_because_nobody_approved_it_is_blocked(broker: Broker) -> None:
+def test_a_check_about_which_nobody_answers_in_time_is_blocked(asked: Broker) -> None:
+    broker = asked
     broker.profile("held", max_risk="local_write", effects={"add": ["code_execution"]})
     check = [{"id": "a", "title": "a", "checks": [{"argv": ["curl", "-s", "http://a.invalid"]}]}]
     said, done = work(broker, """
@@ -103,6 +111,22 @@ def test_a_check_that_is_denied_because_nobody_approved_it_is_blocked(broker: Br
 
     assert (said, done.code, landed(broker)) == ([[1, "blocked"]], 76, [])
     assert "plan.denied" in kinds(broker)
+    assert [one["channel"] for one in broker.events() if one["type"] == "approval.answered"] == ["timeout"]
+
+
+def test_a_check_that_is_approved_is_seen_like_any_other(asked: Broker) -> None:
+    broker = asked
+    broker.profile("held", max_risk="local_write", effects={})
+    runs_code = [{"id": "a", "title": "a", "checks": [{"argv": ["python3", "-c", "print(6 * 7)"], "seconds": 5}]}]
+    code = PRELUDE + 'open("new", "w"); plan("begin", "a"); say([plan("check", "a")[0], state(), plan("complete", "a")[0]])'
+    options = ["--ask", "--ask-timeout", "50s", "--land", "on-plan", "--plan", written(broker, runs_code)]
+    with broker.started("python3", "-c", code, options=options, profile="held") as running:
+        until(lambda: "print(6 * 7)" in broker.verb("approvals").stdout, "the question")
+        approved = broker.verb("approvals", "approve", broker.verb("approvals").stdout.split()[0])
+        done = running.finish()
+
+    assert (approved.returncode, done.out, done.code) == (0, b'[0, "active", 0]\n', 0), done.err
+    assert landed(broker) == ["new"]
 
 
 def test_a_sub_task_that_uses_up_its_budget_is_no_evidence(broker: Broker) -> None:
