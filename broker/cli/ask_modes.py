@@ -20,6 +20,7 @@ _SEQUENCE = re.compile(
     rb"\x1b(?:"
     rb"\[(?P<mark>[<-?!]?)(?P<numbers>[0-9;:]*)[ -/]*(?P<final>[@-~])"
     rb"|\[[0-?]*[ -/]*[@-~]"
+    rb"|\](?P<colours>(?:[45]|1[0-9]);)"
     rb"|[\]PX^_][^\x07\x18\x1a\x1b]*(?:[\x07\x18\x1a]|\x1b\\)"
     rb"|[ -/]+[0-~]"
     rb"|(?P<single>[0-OQ-WYZ\\`-~])"
@@ -37,9 +38,13 @@ _KNOWN = frozenset((*_OFF_WHILE_ASKING, *_ON_AT_FIRST, *_ALTERNATE))
 
 @dataclass(slots=True)
 class Modes:
-    """The state of a terminal's modes. `full_screen`: the program has the alternate screen."""
+    """The state of a terminal's modes. `full_screen`: the program has the alternate screen.
+
+    `recoloured`: it has changed what the colours are, and may have made one look like the background.
+    """
 
     full_screen: bool = False
+    recoloured: bool = False
     _on: set[int] = field(default_factory=lambda: set(_ON_AT_FIRST))
     _insert: bool = False
     _keypad: bool = False
@@ -57,6 +62,8 @@ class Modes:
             end = found.end()
             if found["single"] is not None:
                 self._single(found["single"])
+            elif found["colours"] is not None:
+                self.recoloured = True
             elif found["final"] is not None:
                 self._control(found["mark"], found["numbers"], found["final"])
         self._open = _tail(output[end:])[:MOST_OPEN]

@@ -12,7 +12,7 @@ import tty
 
 from broker.cli.ask_modes import Modes
 from broker.cli.terminal import Colours
-from broker.enforce.attach import terminal_size
+from broker.enforce.attach import terminal_size, write_all
 from broker.enforce.ready import readable
 
 MOST_KEYS = 4096  # bytes read at once
@@ -29,7 +29,7 @@ class Screen:
         self._dumb = os.environ.get("TERM", "dumb") == "dumb"
         self._saved: list[object] = []
         with open(os.dup(descriptor), "w", encoding="ascii") as stream:
-            self.colours = Colours(stream)
+            self._colours = Colours(stream)
 
     @property
     def ours(self) -> bool:
@@ -38,6 +38,11 @@ class Screen:
             return os.tcgetpgrp(self.descriptor) == os.getpgrp()
         except OSError:
             return False
+
+    @property
+    def colours(self) -> Colours:
+        """Those of it; none where the command has changed them."""
+        return Colours(None) if self.modes.recoloured else self._colours
 
     def size(self) -> tuple[int, int]:
         """Return rows and columns; without end, where lines simply follow one another."""
@@ -76,7 +81,8 @@ class Screen:
             text = "" if again else "\r\n".join([*lines, ""])
         else:
             rows, _ = self.size()
-            placed = [f"\x1b[{row};1H\x1b[2K{line}" for row, line in enumerate([*lines, *[""] * rows][:rows], 1)]
+            # Erased behind the text, not before it: what is drawn twice a second must not flicker.
+            placed = [f"\x1b[{row};1H{line}\x1b[K" for row, line in enumerate([*lines, *[""] * rows][:rows], 1)]
             text = "".join(placed)
         self._write(text.encode("utf-8", "backslashreplace"))
 
@@ -99,6 +105,4 @@ class Screen:
         return bool(readable([self.descriptor], seconds))
 
     def _write(self, data: bytes) -> None:
-        from broker.enforce.attach import write_all
-
         write_all(self.descriptor, data)

@@ -13,7 +13,9 @@ import contextlib
 import os
 import pwd
 import signal
+import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,8 @@ class TerminalQuestions:
         self._how = ""  # what the typed word is to give: once or session; '': the line says why not
         self._answers_from = self._next_look = self._quiet_until = 0.0
         self._spoilt = self._gone = False
+        self._kept: list[str] = []
+        self._keeping = threading.Lock()
 
     def begin(self, desk: ApprovalDesk) -> None:
         """Take the questions from this desk from now on."""
@@ -61,6 +65,13 @@ class TerminalQuestions:
         os.eventfd_write(self._changed, 1)
         if self.elsewhere is not None and not self._screen.ours:
             self.elsewhere(row)
+
+    def keep(self, text: str) -> bool:
+        """Keep what is to be said on stderr until no question is there. Returns whether it did. On any thread."""
+        with self._keeping:
+            if self.asking:
+                self._kept.append(text)
+            return self.asking
 
     # For whoever serves the command's terminal
 
@@ -103,12 +114,17 @@ class TerminalQuestions:
 
     def leave(self) -> None:
         """Take down what is there. It comes back with the next `attend`, if it still waits."""
-        if self._frame is not None:
+        if self._frame is None:
+            return
+        self._spoilt = self._spoilt or self._screen.modes.full_screen
+        self._screen.leave()
+        with self._keeping:
             self._frame = self._line = None
-            self._spoilt = self._spoilt or self._screen.modes.full_screen
-            self._screen.leave()
-            self.turn.give()
-            self._next_look = time.monotonic()
+            sys.stderr.write("".join(self._kept))
+            sys.stderr.flush()
+            self._kept = []
+        self.turn.give()
+        self._next_look = time.monotonic()
 
     def spoilt(self) -> bool:
         """Return, once, whether a question was drawn over what a full-screen program had drawn."""
@@ -138,7 +154,9 @@ class TerminalQuestions:
             said = self._frame.row.get("claims")
             self._frame.update(row, len(rows))
             self._draw(again=said == row.get("claims"))
-        self._next_look = time.monotonic() + TICK
+        now = time.monotonic()
+        # At the moment from which keys count it is drawn again, over what was still under way to the terminal through a pipe.
+        self._next_look = min(now + TICK, self._answers_from) if self._answers_from > now else now + TICK
 
     def _show(self, row: dict[str, Any], waiting: int) -> None:
         if self._frame is None:

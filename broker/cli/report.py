@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from broker.cli.ask_terminal import TerminalQuestions
     from broker.decide.verdict import Deny
     from broker.record.denials import DenialRow
     from broker.supervisor import Header
@@ -34,6 +35,7 @@ class Reporter:
         self._live = live
         self._colours = Colours(sys.stderr)
         self._image = ""
+        self.terminal: TerminalQuestions | None = None  # what may have the terminal while something is to be said
 
     def started(self, header: Header) -> None:
         """Print what is effective."""
@@ -179,10 +181,10 @@ class Reporter:
             lines.append(f"{MARGIN}         kept: broker diff {run} · broker land {run} · broker discard {run}")
         return "\n".join(lines) + "\n"
 
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    def _write(self, text: str) -> None:
+        if self.terminal is None or not self.terminal.keep(text):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def denial_lines(row: DenialRow, colours: Colours) -> str:

@@ -151,7 +151,7 @@ def carry_out(args: argparse.Namespace, *, judged: bool, terminal: bool) -> int:
     watcher.asked, watcher.terminal = reporter.asked, at_terminal
     if at_terminal is not None:
         watcher.asked = at_terminal.asked
-        at_terminal.elsewhere = reporter.asked
+        at_terminal.elsewhere, reporter.terminal = reporter.asked, at_terminal
     if args.panel:
         from broker.cli.on_panel import carry_on_panel
 
