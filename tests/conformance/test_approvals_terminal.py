@@ -409,6 +409,42 @@ def test_on_a_terminal_that_can_do_nothing_the_question_is_lines(broker: Broker)
     assert b"\x1b" not in screen.seen
 
 
+def test_a_string_that_the_command_left_open_does_not_swallow_the_question(broker: Broker) -> None:
+    with asking(broker, f"printf 'text\\033]0;begun'; {CURL}; printf ' and ended\\007'; echo code $?") as screen:
+        asked(screen)
+        assert b"begun\x18\x1b\\\x1b[?1049h" in screen.seen
+        screen.type("d")
+        screen.expect(r"\?1049l\x1b\]0;begun")
+        screen.expect("and ended\x07")
+        assert screen.wait() == 0
+
+
+def test_what_is_said_about_other_programs_waits_until_the_question_is_gone(broker: Broker) -> None:
+    script = f"({CURL}/1; {CURL}/1; echo code $?) & wait"
+    broker.profile("asks", **LIMITS)
+    words = broker.run_words(["bash", "-c", script], ["--ask", "--no-tty"], profile="asks", quiet=False)
+    with terminal(words, broker.settings(), broker.folder) as screen:
+        asked(screen)
+        screen.type("d")
+        screen.expect(LEFT)
+        screen.expect("denied")
+        screen.expect("code 126")
+        assert screen.wait() == 0
+    assert b"denied" not in screen.seen.partition(b"\x1b[?1049h")[2].partition(b"\x1b[?1049l")[0]
+
+
+def test_the_agents_words_are_shown_for_a_key(broker: Broker) -> None:
+    with asking(broker, f"{CURL}; echo code $?") as screen:
+        asked(screen)
+        screen.type("m")
+        screen.expect("in its own words. None of it was checked")
+        screen.type("m")
+        screen.expect("argv   0")
+        screen.type("d")
+        screen.expect("code 126")
+        assert screen.wait() == 0
+
+
 # What is on a screen
 
 
