@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conformance.driver import Broker, Done, command_of, until
-from conformance.terminal import terminal
+from conformance.terminal import CTRL_C, terminal
 
 PASS = """#!/usr/bin/python3
 import json, os
@@ -378,6 +378,21 @@ def test_ctrl_c_ends_all_judges_those_that_wait_too_and_no_further_round_begins(
     assert court.broker.nothing_survives()
 
 
+def test_the_key_ctrl_c_ends_all_judges(court: Court) -> None:
+    court.panel(*[court.program("waits", WAITS.replace("GATE", str(court.judges / "gate")))] * 2)
+    words = court.broker.run_words(("touch", "new"), ("--land", "on-panel", "review", "--rounds", "2"), profile="worker", quiet=False)
+
+    with terminal(words, court.broker.settings(), court.broker.folder) as screen:
+        until(lambda: len([pid for pid in court.broker.inside() if command_of(pid) == b"waits"]) == 2, "two judges")
+        screen.type(CTRL_C)
+        screen.expect("it was ended before all was heard")
+        assert screen.wait() == 76
+
+    assert not (court.broker.workspace / "new").exists()
+    assert len(court.broker.journals()) == 1
+    assert court.broker.nothing_survives()
+
+
 def test_a_judge_that_crashes_among_others_blocks_and_they_are_heard_all_the_same(court: Court) -> None:
     crash = court.program("crash", "#!/usr/bin/python3\nimport os\nos.abort()\n")
     court.panel(court.program("pass", PASS), crash, court.program("also", PASS))
@@ -664,6 +679,23 @@ def test_a_panel_that_blocks_everything_is_not_called_good(court: Court) -> None
     report = calibrated(court, "#!/bin/sh\necho '{\"verdict\": \"block\"}'\n")
 
     assert (report["caught"], report["faults"], report["false_alarms"], report["clean"]) == (7, 7, 2, 2)
+
+
+def test_a_calibration_that_is_interrupted_asks_no_further_and_leaves_no_copy(court: Court) -> None:
+    court.panel(court.program("waits", WAITS.replace("GATE", str(court.judges / "gate"))))
+    run = court.broker.run("/bin/sh", "-c", "echo x > code.txt", options=["--land", "never"], profile="worker")["run"]
+    where = ["--engine", court.broker.engine, "--profile-dir", str(court.broker.profiles)]
+    words = court.broker.words("judge", "calibrate", "review", "--change", run, *where)
+
+    with subprocess.Popen(words, env=court.broker.settings(), cwd=court.broker.workspace, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: [pid for pid in court.broker.inside() if command_of(pid) == b"waits"], "the judge of the first trial")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert court.broker.kept() == [run]
+    assert (len(court.events("panel.convened")), court.events("run.finished")[0]["exit_code"]) == (1, 130)
+    assert court.broker.verified()
 
 
 def test_an_ordinary_user_has_judges_as_well(by_somebody: Broker) -> None:

@@ -246,3 +246,30 @@ def test_a_picture_stays_small_and_shows_no_secret() -> None:
     assert sum(map(len, long.as_dict()["argv"])) <= SHOWN
     assert long.as_dict()["argv"][-1] == "…"
     assert "0123456789" not in str(secret.as_dict()["argv"])
+
+
+def test_judges_are_ended_together_those_to_come_too_and_nobody_else() -> None:
+    grown = Grown()
+    child = grown.child()
+
+    def judge() -> Node:
+        return grown.tree.beside(lambda path: Node(path=path, envelope=envelope()))
+
+    runs, waits = grown.runs(judge()), judge()
+    grown.tree.stop_beside("interrupted")
+    later = judge()
+
+    assert [node.stopped for node in (runs, waits, later, child, grown.root)] == ["interrupted"] * 3 + ["", ""]
+    assert grown.stopped == [("panel/1", "interrupted")]
+    assert grown.tree.beside_stopped == "interrupted"
+
+
+def test_who_ends_the_run_while_it_is_judged_ends_the_judges_to_come_too() -> None:
+    grown = Grown()
+    grown.tree.landing(grown.root)
+    grown.runs(grown.tree.beside(lambda path: Node(path=path, envelope=envelope())))
+
+    grown.tree.stop("root", "killed")
+
+    assert grown.tree.beside(lambda path: Node(path=path, envelope=envelope())).stopped == "killed"
+    assert grown.root.stopped == "", "a landing is never cut short"
