@@ -60,7 +60,7 @@ def admit(gateway: Gateway, method: bytes, target: bytes, headers: Iterable[Head
     """Decide about the head of a request. `headers` have lower-case names."""
     verb = method.decode("ascii", "replace")
     headers = tuple(headers)
-    upgrade = _wants_websocket(headers)
+    upgrade = verb == "GET" and _wants_websocket(headers)  # RFC 6455 §4.1
     path, question, query = target.partition(b"?")  # a query is never shown: some put a key into it
     what = f"{shorten(verb, 20)} {shorten(path.decode('latin-1'), 120)} through {gateway.name}"
     if verb not in gateway.methods:

@@ -244,7 +244,10 @@ class Visit:
                 if self.sent > self._most:
                     raise TooMuch("request")
                 yield found.data
-        except (OSError, h11.RemoteProtocolError):
+        except h11.RemoteProtocolError as error:
+            self.answer(error.error_status_hint, "bad_request", str(error)[:200])
+            raise _Refused(f"the request's body is no HTTP: {error}"[:200]) from None
+        except OSError:
             raise Gone from None
 
     def _too_large(self, which: str) -> Deny:

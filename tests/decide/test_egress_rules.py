@@ -150,9 +150,10 @@ def test_a_request_says_in_one_way_only_where_its_body_ends() -> None:
         [(b"upgrade", b"websocket"), (b"content-length", b"3")],
         [(b"upgrade", b"websocket"), (b"transfer-encoding", b"chunked")],
     ):
-        found = admit(OPEN, b"POST", b"/", headers)
+        found = admit(OPEN, b"GET" if headers[0][0] == b"upgrade" else b"POST", b"/", headers)
         assert isinstance(found, Deny)
         assert found.rule == "gateway.framing"
+    assert admit(OPEN, b"POST", b"/", [(b"upgrade", b"websocket")]) == Outgoing(method="POST", target=b"/", headers=())
 
 
 def test_what_an_upstream_says_about_its_connection_and_its_sessions_stays_outside() -> None:

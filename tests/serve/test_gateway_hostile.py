@@ -284,6 +284,39 @@ def test_a_request_that_is_no_http_or_could_be_two_is_not_sent(house: House, req
     assert seen == []
 
 
+@pytest.mark.parametrize("body", [
+    pytest.param(b"2\nok\r\n0\r\n\r\n", id="a line that ends with LF"),
+    pytest.param(b"2;\nok\r\n0\r\n\r\n", id="an extension that ends with LF"),
+    pytest.param(b"+2\r\nok\r\n0\r\n\r\n", id="a sign"),
+    pytest.param(b"0x2\r\nok\r\n0\r\n\r\n", id="0x"),
+    pytest.param(b" 2\r\nok\r\n0\r\n\r\n", id="a space"),
+    pytest.param(b"\r\nok\r\n0\r\n\r\n", id="no size"),
+    pytest.param(b"f" * 30 + b"\r\nok", id="more than anybody has"),
+])  # fmt: skip
+def test_chunks_that_servers_read_differently_are_not_sent_and_the_client_reads_why(house: House, body: bytes) -> None:
+    seen: list[bytes] = []
+    door = house.to(smuggled(seen))
+    said = door.ask(b"POST /v1/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["type"] == "broker.bad_request"
+    assert seen == []
+
+
+@pytest.mark.parametrize(("head", "sent"), [
+    (b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nConnection: Upgrade, HTTP2-Settings\r\n", b""),
+    (b"Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n", b""),
+    (b"Upgrade: h2c\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n", b"websocket"),
+])  # fmt: skip
+def test_no_protocol_but_a_websocket_is_ever_asked_for(house: House, head: bytes, sent: bytes) -> None:
+    seen: list[bytes] = []
+    door = house.to(smuggled(seen))
+    with door.connect() as client:
+        client.sendall(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+    lines = [line for line in seen[0].lower().split(b"\r\n") if b"upgrade: " in line or b"h2c" in line or b"settings" in line]
+    assert lines == ([b"upgrade: " + sent] if sent else [])
+
+
 def test_a_request_in_the_body_of_another_stays_there(house: House) -> None:
     seen: list[bytes] = []
 
