@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     import os
     from dataclasses import replace
 
+    from broker.cli.apart import go_on_apart
     from broker.cli.report import Reporter
     from broker.cli.run import claim_result, plan_of, seconds_of, write_result
     from broker.decide.approval import patience_of
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
         bench_for(args, profile.sandbox.workspace, watcher)
     watcher.asked = reporter.asked if asks is None else asks.shown
+    if args.land != "ask" and (code := go_on_apart()) is not None:  # to be asked takes the client's terminal
+        return code
     end = _end_by_signal()
     stdin, stdout = _take_streams()
     with session(request, watcher) as opened:

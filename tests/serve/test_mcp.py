@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -239,6 +240,26 @@ def test_a_client_that_asks_to_end_has_the_changes_landed_first(bubble: Broker) 
     assert process.wait(60) == 0
     assert (bubble.workspace / "a").read_text() == "x"
     assert json.loads((bubble.folder / "result").read_text())["changes"]["counts"]["landed"] == 1
+    process.stdin.close()
+    process.stdout.close()
+
+
+@pytest.mark.needs_bubblewrap
+def test_a_client_that_kills_its_server_and_its_group_has_the_changes_landed_all_the_same(bubble: Broker) -> None:
+    call = {"method": "tools/call", "params": {"name": "write_file", "arguments": {"path": "a", "content": "x"}}}
+    process = subprocess.Popen(
+        server_words(bubble), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=bubble.settings(), start_new_session=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("".join(json.dumps(line) + "\n" for line in handshake(call)).encode())
+    process.stdin.flush()
+    for _ in range(2):
+        process.stdout.readline()
+    os.killpg(process.pid, signal.SIGKILL)  # its streams stay open: only that it is gone says so
+    assert process.wait(60) == -signal.SIGKILL
+    until((bubble.workspace / "a").exists, "the landing")
+    until(bubble.nothing_survives, "the end of everything")
     process.stdin.close()
     process.stdout.close()
 

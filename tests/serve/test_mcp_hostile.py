@@ -68,7 +68,8 @@ class Line:
 
     def memory(self) -> int:
         """The most memory that the server has had, in bytes (proc(5), VmHWM)."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        worker = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0]
+        text = Path(f"/proc/{worker}/status").read_text()
         return int(text.partition("VmHWM:")[2].split()[0]) * 1024
 
 
