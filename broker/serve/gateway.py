@@ -8,6 +8,7 @@ outside. What a task can occupy is bounded: connections, threads, memory; and it
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -69,7 +70,7 @@ class Gateways:
         """Serve a task's gateways, and its hosts; what is refused is its denial."""
         profile = task.envelope.profile
         self.hosts = profile.hosts
-        self.credentials = Credentials(task.can_write)
+        self.credentials = Credentials(lambda path: _could_be_written(path, task))
         self._task, self._gateways = task, {gateway.inside: gateway for gateway in profile.gateways}
         self._upstreams = {gateway.name: Upstream(gateway) for gateway in profile.gateways}
         self._passing: set[Upstream] = set()  # of hosts that the proxy was asked for
@@ -266,6 +267,13 @@ def _rates_of(task: Task) -> _Rates:
     while task.parent is not None:
         task = task.parent
     return _RATES.setdefault(task, _Rates())
+
+
+def _could_be_written(path: str, task: Task) -> bool:
+    """Whether the task, or one that it was delegated by, could have put a file of its own at a path."""
+    if task.can_write(path) or task.can_write(os.path.realpath(path)):
+        return True
+    return task.parent is not None and _could_be_written(path, task.parent)
 
 
 def _shut(client: socket.socket) -> None:

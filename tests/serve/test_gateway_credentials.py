@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from serve.ways import House, house, says
 from broker.decide.gateway import Secret
 from broker.serve.addresses import Unreachable
 from broker.serve.credentials import Credentials, without
+from broker.serve.gateway import Gateways
+from broker.task.task import Task
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -114,6 +117,21 @@ def test_nothing_that_the_task_could_have_written_is_run_or_read(house: House, t
         with pytest.raises(Unreachable, match="where the task can write"):
             Credentials(lambda path: path.startswith(str(tmp_path))).value_of(secret)
     assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_task_above_could_have_written_is_no_credential_of_a_task_below(house: House, tmp_path: Path) -> None:
+    door = house.door()
+    above = door.task
+    (tmp_path / "below").mkdir()
+    below = Task(
+        path="root/1", envelope=above.envelope, context=replace(above.context, writable=()), journal=door.journal,
+        run_dir=str(tmp_path / "below"), parent=above,
+    )  # fmt: skip
+    (tmp_path / "link").symlink_to("/w/key")
+    assert not below.can_write("/w/key")
+    for path in ("/w/key", str(tmp_path / "link")):
+        with pytest.raises(Unreachable, match="where the task can write"):
+            Gateways(below).credentials.value_of(Secret(kind="file", source=(path,)))
 
 
 def test_a_command_is_found_without_the_folder_that_broker_runs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
