@@ -26,6 +26,8 @@ _SEQUENCE = re.compile(
     rb"|(?P<single>[0-OQ-WYZ\\`-~])"
     rb")"
 )
+# Most of what programs write is text, colours and places: then only its end is looked at.
+_OF_INTEREST = re.compile(rb"\x1b(?:\[(?:[<-?!]|[0-9;:]*[hl])|[]c=>PX^_])")
 _OPEN = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x18\x1a\x1b]*\x1b?|[ -/]*)|[\xc2-\xf4][\x80-\xbf]{0,2})\Z")
 _LONGER = (0, 0xC2, 0xE0, 0xF0)  # the least first byte of a character of more than so many bytes
 
@@ -54,10 +56,10 @@ class Modes:
 
     def saw(self, output: bytes) -> None:
         """Take in what the program wrote."""
-        if not self._open and b"\x1b" not in output:
-            self._open = _tail(output[-3:])
-            return
         output, end = self._open + output, 0
+        if not _OF_INTEREST.search(output):
+            self._open = _tail(output[max(output.rfind(b"\x1b"), 0) :])[:MOST_OPEN]
+            return
         for found in _SEQUENCE.finditer(output):
             end = found.end()
             if found["single"] is not None:
