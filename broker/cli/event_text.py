@@ -91,6 +91,7 @@ def _describe_decision(one: dict[str, Any], colours: Colours) -> str:
 def _describe_denial(one: dict[str, Any], colours: Colours) -> str:
     count = one.get("count")
     times = f" ×{count}" if isinstance(count, int) else ""
+    times += f" by {shorten(escape(str(one['program'])), 80)}" if "program" in one else ""
     times += f" (in {escape(str(one['of']))})" if "of" in one else ""
     text = f"{escape(str(one.get('tool', '')))}: {shorten(escape(str(one.get('what', ''))), 160)}{times}"
     if one.get("type") == event.TASK_DENIED:

@@ -257,12 +257,13 @@ class Task:
         self.operator.choose(operation, assessment)
         return allowed
 
-    def refuse(self, tool: str, denial: Deny) -> None:
+    def refuse(self, tool: str, denial: Deny, *, program: str = "") -> None:
         """Make a denial loud: counted, recorded, told, readable inside the sandbox; and the same in each task above.
 
+        `program` is whose doing it was, where the denial itself does not say.
         INVARIANT: no ancestor is left out, however the task itself goes on (tests/conformance/test_delegation.py).
         """
-        if self.denials.add(tool, denial):
+        if self.denials.add(tool, denial, **({"program": program} if program else {})):
             self._write_denial(tool, denial)
             if self._tell is not None:
                 self._tell(tool, denial)
@@ -400,7 +401,7 @@ class Task:
             return allow
 
         def refuse(denial: Deny) -> wire.Answer:
-            self.refuse("file", denial)
+            self.refuse("file", denial, program=_program_of(self.seen_at, asked.pid))
             return wire.Answer(request=asked.request, allow=False, error=errno.EACCES, note=_note(denial))
 
         if isinstance(verdict, Ask):
@@ -540,6 +541,14 @@ def _nobody_answers(line: CallLine) -> None:
     with contextlib.suppress(CallEnded):
         line.write(b"broker: this task takes no calls\n", stderr=True)
         line.exit(69)
+
+
+def _program_of(seen_at: str, pid: int) -> str:
+    """Return which program a process of the sandbox runs, while the guard holds it; '' where that cannot be seen."""
+    try:
+        return os.readlink(f"{seen_at}/proc/{pid}/exe")
+    except OSError:
+        return ""
 
 
 def _no_way_out(attempt: str) -> Deny:

@@ -101,6 +101,11 @@ def goes_its_way_and_no_other(inside: Inside) -> None:
         found = [one for text, one in denied.items() if what in text]
         assert found, (what, list(denied))
         assert any(risk in one["effects"] for one in found), found
+    # A program that was not started is named by its command; a change of a file names whose doing it was.
+    changes = [one for one in denied.values() if one["tool"] == "file" and "/pre-commit" in one["what"]]
+    assert [Path(one["program"]).name in ("bash", "dash", "sh") for one in changes] == [True]
+    assert [one["profile"] for one in inside.events("delegation.decided")] == ["open"]
+    assert all("broker: denied" in said[call] for call in ("call_3_0", "call_4_0", "call_5_0", "call_7_0"))  # the reason, in each agent
 
 
 def test_its_sessions_are_kept_in_the_home_that_was_named_and_nowhere_else(quick: str, start: Start) -> None:
