@@ -12,9 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
-from weakref import WeakKeyDictionary
 
 from broker.classify import classify
 from broker.classify.risk import Risk
@@ -26,6 +24,7 @@ from broker.record import event
 from broker.record.log import diagnose
 from broker.request.operation import Connection
 from broker.serve.credentials import Credentials
+from broker.serve.shares import HERE, rates_of
 from broker.serve.upstream import Upstream
 from broker.serve.visit import MOST_LOOKED_INTO, Visit
 from broker.task.task import Task
@@ -35,32 +34,6 @@ MOST_REFUSED = 1_000
 CLOSE_SECONDS = 2.0  # for what is under way to be accounted for
 LINGER_SECONDS = 1.0  # for a refusal to be read by who is still sending
 _BUSY = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
-MOST_HERE = 512  # connections of all tasks of this process together
-KEPT_FREE = 128  # of them, for tasks that have only a few
-FEW = 8
-
-
-class _Places:
-    """The connections of all tasks of this process: a task that holds on to many leaves places for those that want few."""
-
-    def __init__(self) -> None:
-        self._taken = 0
-        self._lock = threading.Lock()
-
-    def take(self, own: int) -> bool:
-        """Take a place for a task that has `own` already. Returns whether there was one."""
-        with self._lock:
-            if self._taken >= MOST_HERE - (KEPT_FREE if own >= FEW else 0):
-                return False
-            self._taken += 1
-            return True
-
-    def leave(self) -> None:
-        with self._lock:
-            self._taken -= 1
-
-
-_HERE = _Places()
 
 
 class Gateways:
@@ -76,7 +49,7 @@ class Gateways:
         self._passing: set[Upstream] = set()  # of hosts that the proxy was asked for
         self._tunnels: set[socket.socket] = set()
         self._refused: set[int] = set()
-        self._rates = _rates_of(task)
+        self._rates = rates_of(task)
         self._clients: dict[socket.socket, float] = {}  # since when it is the client that is waited for; 0.0: it is not
         self._threads: set[threading.Thread] = set()
         self._held = 0
@@ -87,7 +60,7 @@ class Gateways:
         """Serve a connection on a thread of its own. With too many of them, the one that has waited longest for its client goes."""
         gateway = self._gateways.get(port)
         with self._lock:
-            if self._closed or not self._room() or not _HERE.take(len(self._clients)):
+            if self._closed or not self._room() or not HERE.take(len(self._clients)):
                 with contextlib.suppress(OSError):
                     client.send(_BUSY, socket.MSG_DONTWAIT)
                 client.close()
@@ -151,7 +124,7 @@ class Gateways:
                 self._clients.pop(client, None)
                 self._threads.discard(threading.current_thread())
             client.close()
-            _HERE.leave()
+            HERE.leave()
 
     # What the connections need
 
@@ -239,34 +212,6 @@ class Gateways:
     def refuse(self, denial: Deny) -> None:
         """Make a refusal loud. Raises JournalError."""
         self._task.refuse("gateway", denial)
-
-
-class _Rates:
-    """Requests of the last minute, of a task and all tasks below it: a sub-task's gateways are its parent's."""
-
-    def __init__(self) -> None:
-        self._recent: dict[str, deque[float]] = {}
-        self._lock = threading.Lock()
-
-    def too_often(self, name: str, per_minute: int) -> float:
-        now = time.monotonic()
-        with self._lock:
-            recent = self._recent.setdefault(name, deque())
-            while recent and now - recent[0] >= 60.0:
-                recent.popleft()
-            if len(recent) >= per_minute:
-                return 60.0 - (now - recent[0])
-            recent.append(now)
-            return 0.0
-
-
-_RATES: WeakKeyDictionary[Task, _Rates] = WeakKeyDictionary()
-
-
-def _rates_of(task: Task) -> _Rates:
-    while task.parent is not None:
-        task = task.parent
-    return _RATES.setdefault(task, _Rates())
 
 
 def _could_be_written(path: str, task: Task) -> bool:

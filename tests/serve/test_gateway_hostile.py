@@ -19,8 +19,8 @@ from serve.ways import PATIENCE, House, all_of, gateway_to, head_of, house, says
 
 from broker.decide.gateway import Secret
 from broker.serve import gateway as product
+from broker.serve import shares, upstream_http1
 from broker.serve import upstream as outward
-from broker.serve import upstream_http1
 from broker.serve import visit as inward
 
 MIB = 1 << 20
@@ -386,18 +386,18 @@ def test_slow_heads_on_every_connection_keep_nobody_else_out(house: House) -> No
 
 
 def test_tasks_that_hold_on_to_all_they_can_leave_places_for_others(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = product._HERE._taken
-    monkeypatch.setattr(product, "MOST_HERE", taken + 3 * product.FEW)
-    monkeypatch.setattr(product, "KEPT_FREE", 2 * product.FEW)
+    taken = shares.HERE.taken
+    monkeypatch.setattr(shares, "MOST_HERE", taken + 3 * shares.FEW)
+    monkeypatch.setattr(shares, "KEPT_FREE", 2 * shares.FEW)
     greedy, other = (house.to(smuggled([])) for _ in range(2))
-    slow = [greedy.connect() for _ in range(3 * product.FEW)]
-    said = [client.recv(20) for client in slow[product.FEW :]]  # refused as long as the first ones stay
+    slow = [greedy.connect() for _ in range(3 * shares.FEW)]
+    said = [client.recv(20) for client in slow[shares.FEW :]]  # refused as long as the first ones stay
     assert set(said) == {b"HTTP/1.1 503 Busy\r\nc"}
-    held = [other.connect() for _ in range(product.FEW - 1)]
+    held = [other.connect() for _ in range(shares.FEW - 1)]
     assert other.get().endswith(b"ok")
     for client in (*slow, *held):
         client.close()
-    until(lambda: product._HERE._taken == taken)
+    until(lambda: shares.HERE.taken == taken)
     assert greedy.get().endswith(b"ok")
 
 
