@@ -21,9 +21,9 @@ from broker.decide.envelope import Envelope
 from broker.enforce.layer import Layer
 from broker.enforce.workspace import Workspace
 from broker.errors import BrokerError, JournalError
+from broker.panel.at_once import all_of
 from broker.panel.definition import Judge, Panel
 from broker.panel.proposal import Proposal, digest_of, propose, put_to, seen_by
-from broker.panel.together import all_of
 from broker.panel.verdict import (
     BLOCK,
     MOST_BYTES,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from broker.panel.together import all_of
+from broker.panel.at_once import all_of
 
 
 def nothing(_: object) -> None:
