@@ -12,6 +12,7 @@ from broker.cli.ask_line import Line
 from broker.cli.question_text import LABEL, details, exact, head, named, wrapped
 from broker.cli.terminal import Colours
 
+SMALL = (10, 40)  # rows and columns below which everything is said shorter
 MOST_REFUSED = 3  # rows
 MOST_TYPED = 3  # rows
 CLAIMS = "  What the agent says about itself, in its own words. None of it was checked:"
@@ -51,9 +52,10 @@ class Frame:
     def lines(self, rows: int, columns: int) -> list[str]:
         """Return what is seen on so many rows of so many columns."""
         columns = max(20, columns - 1)  # the last column is left empty: a terminal may go on to the next line there
-        top, bottom = self._top(columns), self._asks(columns)
+        small = rows < SMALL[0] or columns < SMALL[1]
+        top, bottom = self._top(columns, small=small), self._asks(columns, small=small)
         room = rows - len(top) - len(bottom) - 1
-        if room < 1:  # a tiny window: what is asked, and the keys
+        if room < 1:
             return [*top[: max(1, rows - len(bottom))], *bottom][:rows]
         body = self._body(columns)
         pages = max(1, -(-len(body) // room))
@@ -68,16 +70,20 @@ class Frame:
         filled = [*shown, *[""] * (room - len(shown))] if rows < 10_000 else shown
         return [*top, *filled, turn, *bottom]
 
-    def _top(self, columns: int) -> list[str]:
-        number = f"broker asks (1 of {self._waiting} that wait)" if self._waiting > 1 else "broker asks"
+    def _top(self, columns: int, *, small: bool) -> list[str]:
+        number = f"broker (1 of {self._waiting})" if self._waiting > 1 else "broker asks"
         plain = head(number, self.row, Colours(None))
-        title = wrapped(plain[0], columns)
-        if len(title) == 1:
+        title, most = wrapped(plain[0], columns), 1 if small else MOST_REFUSED
+        if small:
+            title = [self._colours.risk(self.row["class"]) + f" {self.row['left']:.0f} s"]
+        elif len(title) == 1:
             title = head(number, self.row, self._colours)[:1]
-        refused = wrapped(plain[1], columns)
-        if len(refused) > MOST_REFUSED:
-            refused = [*refused[: MOST_REFUSED - 1], refused[MOST_REFUSED - 1][: columns // 2 - 1] + "…"]
-        return [*title, *map(self._labelled, refused)]
+        why = plain[1].strip() if small else plain[1]
+        refused = wrapped(why, columns)
+        if len(refused) > most:
+            refused = wrapped(why, columns - 2)[:most]
+            refused[-1] += "…"
+        return [*title, *(refused if small else map(self._labelled, refused))]
 
     def _body(self, columns: int) -> list[str]:
         if self.claims:
@@ -96,7 +102,7 @@ class Frame:
             value = self._colours.paint(value, "green" if value[0] == "+" else "red")
         return self._colours.paint(label, "dim") + value
 
-    def _asks(self, columns: int) -> list[str]:
+    def _asks(self, columns: int, *, small: bool) -> list[str]:
         """Return the last lines: why an answer does not count, what is typed, which keys there are."""
         lines = []
         if self.note:
@@ -110,10 +116,12 @@ class Frame:
         elif self.prompt:
             lines += wrapped("  Esc back · Ctrl-C deny", columns)
         else:
-            lines += [self._colours.paint(part, "bold") for part in self._keys(columns)]
+            lines += [self._colours.paint(part, "bold") for part in self._keys(columns, small=small)]
         return lines
 
-    def _keys(self, columns: int) -> list[str]:
+    def _keys(self, columns: int, *, small: bool) -> list[str]:
+        if small:
+            return [("o once d deny w why m words" + (" s session" if self.row.get("session") else ""))[:columns]]
         keys = ["o once", *(["s session"] if self.row.get("session") else []), "d deny", "w deny and say why"]
         lines = [""]
         for key in (*keys, "m back to it" if self.claims else "m the agent's words"):

@@ -142,7 +142,7 @@ def test_the_fourth_approval_takes_the_word_and_what_is_typed_in_its_pause_is_th
 
 def test_several_questions_come_one_at_a_time(broker: Broker) -> None:
     with asking(broker, f"{CURL}/1 & {CURL}/2 & wait $!; wait; echo over") as screen:
-        screen.expect(r"1 of 2 that wait")
+        screen.expect(r"broker \(1 of 2\)")
         time.sleep(UNREAD)
         screen.type("d")
         screen.expect(KEYS)
