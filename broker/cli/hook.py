@@ -64,11 +64,16 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGALRM, _too_late)
     signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
     data = _all_of(0, _MOST_BYTES + 1) if _event is None else _event
-    _write(1, _answer(args, data))
+    from broker.serve.hook_record import settle
+
+    try:
+        _write(1, _answer(args, data))
+    finally:
+        settle()
     if not args.once:
         from broker.serve.hook_resident import stay
 
-        stay(_in_its_place, _warm)
+        stay(_in_its_place, settle, _warm)
     return 0
 
 

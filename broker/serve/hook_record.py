@@ -1,6 +1,7 @@
 """The record of a session with hooks: one run for all of them, though each is answered by a process of its own.
 
-In: the session's name, and what was decided. Out: lines in the session's journal, before the agent has its answer. The
+In: the session's name, and what was decided. Out: lines in the session's journal, before the agent has its answer; only
+that they are forced to the disk, and bound into the chain, may come after it (`settle`): a busy disk takes long for that. The
 first one begins a run, the next ones go on with it, one after the other, under a lock; what ends it is the session's end
 where the agent tells of it. `<state directory>/hooks/<digest of the session>` holds which run it is.
 """
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from broker.sha256 import sha256
 from broker.values import dataclass
 
 JOURNAL_LIMIT = 1 << 30  # bytes: an agent that calls tools for ever must not fill the disk
+_left: list[Callable[[], None]] = []  # what `settle` does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,25 +44,36 @@ class Session:
 def recording(session: Session, digest: str, first: dict[str, Any], state: Path | None = None) -> Iterator[Journal]:
     """Open the session's journal for this process alone. `digest`: of the profile, `first`: the fields of a run's first event.
 
-    A session whose profile has changed goes on in another run: what is in one was judged by one. Raises JournalError.
+    A session whose profile has changed goes on in another run: what is in one was judged by one. The journal is held until
+    `settle`. Raises JournalError.
     """
+    settle()
     where = state or state_dir()
-    with _held(where, session.key) as file:
+    with ExitStack() as held:
+        file = held.enter_context(_held(where, session.key))
         journal = _go_on(where, file, digest)
         if journal is None:
             journal = Journal.create(where)
+            held.callback(journal.close)
             journal.append(event.RUN_STARTED, **first)
             _remember(file, f"{journal.run} {digest}")
-        try:
-            if journal.size > JOURNAL_LIMIT:
-                raise JournalError(f"{journal.path} has reached {JOURNAL_LIMIT >> 20} MiB: nothing more is done in this session")
-            yield journal
-        finally:
-            journal.close()
+        else:
+            held.callback(journal.close)
+        if journal.size > JOURNAL_LIMIT:
+            raise JournalError(f"{journal.path} has reached {JOURNAL_LIMIT >> 20} MiB: nothing more is done in this session")
+        yield journal
+        _left.append(held.pop_all().close)
+
+
+def settle() -> None:
+    """Let go of what was recorded to: the agent has its answer."""
+    while _left:
+        _left.pop()()
 
 
 def end(session: Session, state: Path | None = None) -> None:
     """Record that the session ended. Of one without a record there is nothing to say. Raises JournalError."""
+    settle()
     where = state or state_dir()
     if not (where / "hooks" / session.key).exists():
         return

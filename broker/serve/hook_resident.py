@@ -25,8 +25,8 @@ CALL_SECONDS = 8.0  # of one call; the caller gives up after this, and blocks
 Answerer = Callable[[list[str], bytes], tuple[int, bytes, bytes]]
 
 
-def stay(answer: Answerer, warm: Callable[[], None]) -> None:
-    """Leave a process behind that answers. Returns at once, in this one; failing is no matter: the next call takes the long way."""
+def stay(answer: Answerer, settle: Callable[[], None], warm: Callable[[], None]) -> None:
+    """Leave a process behind that answers; after each answer it does `settle`. Returns at once, in this one; failing is no matter: the next call takes the long way."""
     with contextlib.suppress(OSError):
         first = os.fork()
         if first:
@@ -35,14 +35,14 @@ def stay(answer: Answerer, warm: Callable[[], None]) -> None:
         try:
             os.setsid()
             if os.fork() == 0:
-                _serve(answer, warm)
+                _serve(answer, settle, warm)
         except BaseException:  # noqa: S110, BLE001 - nobody is there to be told, and this process must not go on as the other one
             pass
         finally:
             os._exit(0)
 
 
-def _serve(answer: Answerer, warm: Callable[[], None]) -> None:
+def _serve(answer: Answerer, settle: Callable[[], None], warm: Callable[[], None]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
@@ -73,6 +73,7 @@ def _serve(answer: Answerer, warm: Callable[[], None]) -> None:
                 caller, _ = listener.accept()
                 with caller:
                     _answer_one(caller, answer)
+                settle()
         os.unlink(f"{name}.socket", dir_fd=place)
 
 
