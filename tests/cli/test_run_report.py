@@ -72,6 +72,14 @@ def run(state: Path) -> Path:
         journal.append(event.LANDING_INTENDED, batch=0, changes=[["created", f"/w/{hostile}"] for hostile in HOSTILE])
         journal.append(event.LANDING_FINISHED, landed=len(HOSTILE), conflicts=[[f"/w/{SCRIPT}", "it changed underneath"]])
         logs["root"].add("landing", deny(f"changed /w/{SCRIPT}", Risk.PERSISTENCE, Layer.LANDING, "contents.package-script"))
+        for number, hostile in enumerate(HOSTILE):
+            step = {"id": f"s{number}", "title": hostile, "checks": [{"argv": [hostile], "owner": "worker"}]}
+            journal.append(event.PLAN_CREATED if number == 0 else event.PLAN_REVISED, by="worker", steps=[step], transitions=[[f"s{number}", "", "pending"]])
+            finding = {"file": hostile, "line": 1, "severity": "high", "claim": hostile, "evidence": [], "shown": "reproduced"}
+            journal.append(event.JUDGE_VERDICT, panel=hostile, judge=hostile, verdict="block", reason=hostile, findings=[finding])
+        journal.append(event.PLAN_REFUSED, what="plan.completed", step="s0", by="worker", reason=SCRIPT, missing=[SCRIPT])
+        journal.append(event.PLAN_WAIVED, step="s0", check=1, who="uid 0", because=SCRIPT, at=1.0, transitions=[["s0", "pending", "done"]])
+        journal.append(event.PANEL_DECIDED, panel="review", verdict="pass", change="c", of=RUN, reason="")
         journal.append(event.LIMITS_EXCEEDED, limit=SCRIPT)
         for log in logs.values():
             log.finish()
@@ -103,6 +111,18 @@ def test_a_run_is_summed_up_once_whatever_it_repeats(run: Path) -> None:
     assert sum(allowed for allowed, _ in found.slices) == 3
     assert sum(refused for _, refused in found.slices) == DENIED - 1
     assert [kind for _, _, kind, _ in found.trouble] == ["limits.exceeded"]
+
+
+def test_plans_and_reviews_are_told_and_no_judges_verdict_is_a_decision_about_an_operation(run: Path) -> None:
+    found = summarise(run)
+
+    first = found.steps[0]
+    assert (first.step, first.title, first.state, first.refused) == ("s0", SCRIPT, "done", 1)
+    assert first.waived == f"check 1, by uid 0: {SCRIPT}"
+    assert [step.state for step in found.steps[1:]] == ["pending"] * (len(HOSTILE) - 1)
+    assert (found.reviews[-1].judge, found.reviews[-1].verdict) == ("", "pass")
+    assert found.reviews[0].findings == (f"high {SCRIPT}:1 {SCRIPT} (reproduced)",)
+    assert sum(refused for _, refused in found.slices) == sum(range(1, len(HOSTILE) + 1)), "the refused starts, and nothing else"
 
 
 def test_what_is_beyond_the_limits_is_counted(state: Path) -> None:
