@@ -186,6 +186,13 @@ class Stage:
                 self._desk = PlanDesk(self.task.record, _digest(self))
             return self._desk
 
+    def claims(self) -> dict[str, str]:
+        """Return what a model says about the task: its label, and what it plans to do now. None of it is more than words."""
+        with self._desk_lock:
+            plan = self._desk.plan if self._desk is not None else None
+        now = [f"{one.id}: {one.title}" for one in plan.steps if one.state.value == "active"] if plan is not None else []
+        return {"label": self.plot.node.label, "step": "\n".join(now)}
+
     def fail(self, error: BrokerError) -> None:
         """End the task, and let the run fail with this."""
         self.sandbox.failure = self.sandbox.failure or error
@@ -266,6 +273,7 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         namespace = os.fstat(held).st_ino if held >= 0 else 0
         stage = Stage(run, plot, task, sandbox, confined, layers, folder, masks, layer, between, namespace)
         plot.node.plan = stage.plan
+        task.claims = stage.claims
         if plot.plan:
             from broker.request.plan import Owner
 

@@ -33,7 +33,7 @@ KEYS = {"o": "once", "s": "session", "d": "deny", "w": "deny"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.usage = (
-        "broker approvals [list | show ID | approve ID [--session] | deny ID [--why TEXT] | watch] [--json]"
+        "broker approvals [list | show ID [--claims] | approve ID [--session] | deny ID [--why TEXT] | watch] [--json]"
     )
     parser.add_argument("words", nargs="*", metavar="show|approve|deny ID",
                         help="ID is RUN.NUMBER (a run's id, its start or its last part), or the number where one run waits only")  # fmt: skip
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="approve the exact same start for the rest of the run, an hour at most; never what is destructive, "
                              "persistent, unknown or blocked, nor a change to a path")  # fmt: skip
     parser.add_argument("--why", default="", metavar="TEXT", help="with deny: what the agent is told, at most 500 characters")
+    parser.add_argument("--claims", action="store_true", help="with show: also what the agent says about itself, of which nothing was checked")
     parser.add_argument("--json", action="store_true", help="print JSON: of watch, a line for each question")
 
 
@@ -52,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--why goes with deny: broker approvals deny ID --why TEXT")
     if args.session and args.words[:1] != ["approve"]:
         raise UsageError("--session goes with approve: broker approvals approve ID --session")
+    if args.claims and args.words[:1] != ["show"]:
+        raise UsageError("--claims goes with show: broker approvals show ID --claims")
     if len(args.why) > 500:
         raise UsageError("--why takes at most 500 characters. Say it shorter")
     match args.words:
@@ -71,13 +74,13 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("write: broker approvals list, show ID, approve ID, deny ID, or watch")
 
 
-def _waiting(runs: dict[str, Watched]) -> list[tuple[Watched, dict[str, Any]]]:
+def _waiting(runs: dict[str, Watched], *, claims: bool = False) -> list[tuple[Watched, dict[str, Any]]]:
     """Return what waits, of all runs, with where to answer it."""
     from broker.task.watching import questions
 
     found = []
     for one in runs.values():
-        answer = questions(one)
+        answer = questions(one, claims=claims)
         found += [(one, row) for row in answer["waiting"]] if answer is not None and "waiting" in answer else []
     return found
 
@@ -86,7 +89,7 @@ def _id(one: Watched, row: dict[str, Any]) -> str:
     return f"{one.run}.{row['approval']}"
 
 
-def _meant(runs: dict[str, Watched], word: str) -> tuple[Watched, dict[str, Any]] | None:
+def _meant(runs: dict[str, Watched], word: str, *, claims: bool = False) -> tuple[Watched, dict[str, Any]] | None:
     """Return the question that a word means; None: it does not wait. Raises UsageError for what could mean several."""
     from broker.cli.tasks import matching
     from broker.errors import UsageError
@@ -95,7 +98,7 @@ def _meant(runs: dict[str, Watched], word: str) -> tuple[Watched, dict[str, Any]
     if not number.isdecimal():
         raise UsageError(f"{word!a} is no question. Write RUN.NUMBER, as `broker approvals` does")
     among = {run: runs[run] for run in (matching(runs, name) if name else runs)}
-    found = [(one, row) for one, row in _waiting(among) if row["approval"] == int(number)]
+    found = [(one, row) for one, row in _waiting(among, claims=claims) if row["approval"] == int(number)]
     if len(found) > 1:
         raise UsageError(f"{word!a} waits in {len(found)} runs. Write which: {_id(*found[0])}")
     return found[0] if found else None
@@ -132,7 +135,7 @@ def _show(word: str, args: argparse.Namespace) -> int:
 
     runs = connect()
     try:
-        found = _meant(runs, word)
+        found = _meant(runs, word, claims=args.claims)
     finally:
         _leave(runs)
     if found is None:
@@ -160,7 +163,13 @@ def lines_of(name: str, row: dict[str, Any]) -> list[str]:
     from broker.cli.question_text import question
     from broker.cli.terminal import Colours
 
-    return question(name, row, Colours(sys.stdout))
+    lines = question(name, row, Colours(sys.stdout))
+    if "claims" in row:
+        from broker.cli.question_text import named
+
+        said = [line for key, text in row["claims"].items() for line in named(key, text)]
+        lines += ["  What the agent says about itself, in its own words. None of it was checked:", *(said or ["  nothing"])]
+    return lines
 
 
 def _answer(word: str, how: str, args: argparse.Namespace) -> int:

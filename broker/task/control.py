@@ -249,8 +249,8 @@ class Control:
                 reader.put(_encoded({"event": "stopping", "task": path, "tasks": stopped}))
             case {"op": "waive", "task": str(path), "step": str(step), "check": int(check), "because": str(because)}:
                 reader.put(_encoded(self._waive(reader, path, (step, check), because)))
-            case {"op": "approvals"}:
-                rows = self._approvals.rows() if self._approvals is not None else []
+            case {"op": "approvals", **more}:
+                rows = self._approvals.rows(claims=more.get("claims") is True) if self._approvals is not None else []
                 reader.put(_encoded({"event": "approvals", "asks": self._approvals is not None, "waiting": rows}), most=MOST_SHOWN)
             case {"op": "answer", "approval": int(name), "how": "once" | "session" | "deny" as how, "why": str(why), "word": str(word), **more}:
                 channel = str(more.get("channel", CHANNELS[0]))

@@ -29,6 +29,7 @@ MOST_READ = 64 << 20  # bytes of all of these
 MOST_WORDS = 64  # that are looked up
 MOST_LETTERS = 4096  # of one
 MOST_ABOVE = 8  # processes
+_OF_A_PROCESS = ("/proc/", "/dev/fd/")  # names that lead elsewhere for us than for the process that uses them
 _PIECES = re.compile(r"[=:,;\s]+@?|@")
 
 
@@ -124,6 +125,11 @@ def _program(seen: _Seen, operation: Exec, asker: Asker) -> str:
             digest = found.digest(MOST_PROGRAM)
             if asker.ino and found.identity != (asker.dev, asker.ino):
                 seen.wrong = "the program's file was replaced"
+    # The kernel will go by the name once more, and of a script it is the interpreter that the guard compares after the start.
+    with _opened(seen.root, operation.path or operation.program) as found:
+        known = found is not None or operation.path.startswith(_OF_A_PROCESS)
+        if asker.ino and not seen.wrong and not (known and (found is None or found.identity == (asker.dev, asker.ino))):
+            seen.wrong = "its name leads to another program"
     seen.facts.append(digest)
     for word in asker.shebang.removeprefix("#!").split(None, 1)[:1]:
         with _opened(seen.root, posixpath.join(operation.cwd, word)) as found:

@@ -234,9 +234,12 @@ def waive(run: Watched, path: str, step: str, check: int, because: str) -> Row |
     return _answer_of(run, op="waive", task=path, step=step, check=check, because=because)
 
 
-def questions(run: Watched) -> Row | None:
-    """Return what waits for the operator: `asks` says whether anybody is asked in the run, `waiting` has the questions."""
-    return _answer_of(run, op="approvals")
+def questions(run: Watched, *, claims: bool = False) -> Row | None:
+    """Return what waits for the operator: `asks` says whether anybody is asked in the run, `waiting` has the questions.
+
+    With `claims` each has what a model says about the task as well.
+    """
+    return _answer_of(run, op="approvals", claims=claims)
 
 
 def answer(run: Watched, approval: int, how: str, *, why: str = "", word: str = "", channel: str = "approvals") -> Row | None:

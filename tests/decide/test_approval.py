@@ -200,6 +200,27 @@ def test_nobody_approves_more_than_five_within_a_minute_without_a_word(
     assert isinstance(prompt, SingleKey) or recent >= MOST_OF_A_CLASS
 
 
+@given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from("abcdef"), EFFECTS, st.booleans()), max_size=60))
+def test_no_order_of_approvals_gets_past_the_word_and_nothing_forbidden_is_ever_remembered(
+    wanted: list[tuple[float, str, frozenset[Risk], bool]],
+) -> None:
+    """Somebody says yes to everything that takes a single key, for the session wherever he can: what does he get?"""
+    history, now, got = ApprovalHistory(), 0.0, list[tuple[float, frozenset[Risk]]]()
+    for passed, operation, effects, session in wanted:
+        now += passed
+        asked = Request(operation=operation, effects=effects, content="c")
+        prompt = next_prompt(history, asked, now)
+        if isinstance(prompt, Approved):
+            assert not effects & NEVER_FOR_A_SESSION
+        if isinstance(prompt, SingleKey):
+            history = history.after_approval(asked, now, session=session and prompt.session)
+            got.append((now, effects))
+    for at, _ in got:
+        window = [effects for when, effects in got if at - WINDOW < when <= at]
+        assert len(window) <= MOST_OF_ALL
+        assert all(sum(risk in effects for effects in window) <= MOST_OF_A_CLASS for risk in Risk)
+
+
 @given(ANSWERS)
 def test_no_operation_is_denied_by_hand_more_often_than_three_times_in_a_row(answers: list[tuple[float, bool, str, frozenset[Risk]]]) -> None:
     history, *_ = lived(answers)

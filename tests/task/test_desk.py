@@ -443,6 +443,23 @@ def test_a_change_to_a_path_is_held_and_never_approved_for_the_session(bench: Be
     assert bench.answers() == [wire.Answer(request=1, allow=True)]
 
 
+def test_what_a_model_says_is_shown_to_who_asks_for_it_and_apart(bench: Bench) -> None:
+    bench.task.claims = lambda: {"label": "harmless\x1b[2J", "step": ""}
+    bench.waits("curl", "http://x")
+
+    assert "claims" not in bench.desk.rows()[0]
+    assert bench.desk.rows(claims=True)[0]["claims"] == {"label": "harmless\\x1b[2J"}
+
+
+def test_numbers_are_never_used_again(bench: Bench) -> None:
+    names = []
+    for number in range(5):
+        names.append(bench.waits("curl", f"http://{number}"))
+        bench.task.withdrawn(number + 1) if number % 2 else bench.say(names[-1], "deny")
+
+    assert names == [1, 2, 3, 4, 5]
+
+
 def test_a_question_of_another_kind_is_never_held(bench: Bench) -> None:
     from broker.request.operation import Exec
 
