@@ -247,8 +247,8 @@ class TerminalQuestions:
                 self._draw(again=False)
 
     def _suspend(self) -> None:
-        """Stop, as Ctrl-Z otherwise does: whoever serves the terminal does that when this signal comes."""
-        os.kill(os.getpid(), signal.SIGTSTP)
+        """Stop, and with us all of the job, as the kernel has it; whoever serves the terminal does our part when the signal comes."""
+        os.kill(0, signal.SIGTSTP)
 
     def _answer(self, how: str, *, why: str = "", word: str = "") -> None:
         assert self._frame is not None
