@@ -38,6 +38,11 @@ def figures(docker: bool) -> Iterator[Pair]:
             "broker exec: a refusal from cold", lambda: broker("exec", "--", "curl", "https://example.com", code=126),
             python, against="python -c pass", goal=4, runs=15,
         )  # fmt: skip
+        # What an agent's session pays for it: 20 starts of Python are a fifth of a second, a tenth of a short session.
+        yield pair(
+            "broker run of `true`, from cold, bubblewrap", lambda: broker("run", "-q", "--engine", "bubblewrap", "--", "true"),
+            python, against="python -c pass", goal=20, runs=15,
+        )  # fmt: skip
         yield from _hooks(workspace, environment)
 
 
