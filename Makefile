@@ -51,8 +51,10 @@ compat: setup images  ## what people run, inside and outside, compared; with the
 # Claude Code and Codex are a part of `make test`; here are all six. The agents are kept in ~/.cache/broker-tests.
 agents: setup  ## real agents from npm and PyPI, inside, with a scripted model: all of them
 	@scripts/need-bubblewrap
+	@scripts/need-docker
+	@$(BROKER) image build node
 	.venv/bin/python tests/agents/installed.py
-	BROKER_REQUIRE_ENGINES=1 BROKER_TEST_AGENTS=all $(PYTEST) tests/agents
+	BROKER_REQUIRE_ENGINES=1 BROKER_TEST_AGENTS=all $(PYTEST) -m "thorough or not thorough" tests/agents
 
 bench: setup images  ## the figures of docs/benchmarks.md
 	@scripts/need-bubblewrap
