@@ -13,6 +13,7 @@ from broker.cli.denial_words import Denial, paragraphs
 from broker.cli.event_text import operation_text, text_of
 from broker.cli.terminal import Colours, escape
 from broker.errors import UsageError
+from broker.profiles.denials import judged
 from broker.record import event
 from broker.record.lines import Place, event_at, lines
 from broker.record.run_files import find_run
@@ -132,10 +133,10 @@ def denial_of(seen: Seen) -> Denial | None:
     writable = context.get("writable") if isinstance(context, dict) else None
     return Denial(
         run=str(one.get("run", "")), task=who, time=str(one.get("time", "")), type=kind,
-        what=str(full.get("what") or _tried(full.get("operation"))), reason=str(full.get("reason", "")),
+        what=str(full.get("what") or _tried(judged(full))), reason=str(full.get("reason", "")),
         rule=str(full.get("rule", "")), layer=str(full.get("layer", "")),
         refused=tuple(map(str, refused)) if isinstance(refused, list) else (), hint=str(full.get("hint", "")),
-        operation=full["operation"] if isinstance(full.get("operation"), dict) else {},
+        operation=judged(full) or {},
         count=max([1, *(seen.counts.get(_key(each), 1) for each in (one, *told))]), profile=seen.profile,
         source=str(seen.run.get("source", "")) if own_profile else "",
         trust=str(seen.task.get("trust") or seen.run.get("trust") or ""),
@@ -156,8 +157,8 @@ def _about_the_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return bool(one.get("what") == other.get("what"))
 
 
-def _tried(operation: object) -> str:
-    return operation_text(operation) if isinstance(operation, dict) else ""
+def _tried(operation: dict[str, Any] | None) -> str:
+    return operation_text(operation) if operation else ""
 
 
 def _plainly(seen: Seen) -> tuple[str, str, str]:
@@ -168,7 +169,7 @@ def _plainly(seen: Seen) -> tuple[str, str, str]:
     if one.get("verdict") != "allow":
         text = text_of(one, Colours(None))
         return f"At {when}, in {who}: {escape(str(one.get('type', '')))}. {text}".rstrip(), "It is a record of what happened; nothing was decided.", "There is nothing to allow."
-    what = f"At {when} {who} (profile {escape(seen.profile)}) was allowed: `{_tried(one.get('operation'))}`."
+    what = f"At {when} {who} (profile {escape(seen.profile)}) was allowed: `{_tried(judged(one))}`."
     effects = ", ".join(map(escape, map(str, one.get("effects") or ["safe"])))
     rule, layer = escape(str(one.get("rule", ""))), str(one.get("layer", ""))
     why = f"It is {effects}. {_ALLOWED.get(layer, f'Decided by {escape(layer)}')} (rule {rule})."

@@ -103,7 +103,7 @@ class _Run:
                 self.profiles[task] = _text(one.get("profile"))
             elif kind == "exec.decided" and one.get("verdict") in {"deny", "ask"}:
                 context = self.contexts.get(task) or context_in(workspace)
-                self.decided(_asked_for(one), task, run, context, shorten(_text(one.get("visible")).strip()))
+                self.decided(judged(one), task, run, context, shorten(_text(one.get("visible")).strip()))
             elif kind == "file.decided" and one.get("verdict") in {"deny", "ask"}:
                 self.withheld(one, task, landing)
             elif kind in {"task.denied", "task.denied.repeated"}:
@@ -173,10 +173,12 @@ def _commands(operation: Exec | ShellText, context: Context) -> Iterator[tuple[t
         yield operation.argv, operation
 
 
-def _asked_for(one: dict[str, Any]) -> Any:
-    """Return the operation; of a command that an agent wrapped, the same shell with the command alone: so it was judged."""
+def judged(one: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the operation that an event was decided on; of a command that an agent wrapped, the same shell with the command alone."""
     operation, visible = one.get("operation"), one.get("visible")
-    if not isinstance(operation, dict) or not isinstance(visible, str) or not operation.get("argv"):
+    if not isinstance(operation, dict):
+        return None
+    if not isinstance(visible, str) or not operation.get("argv"):
         return operation
     return {**operation, "argv": [operation["argv"][0], "-c", visible]}
 
