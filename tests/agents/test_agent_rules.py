@@ -12,6 +12,8 @@ from test_wrapper import claude, gemini, quoted
 from broker.agents.adapter import load_adapter
 from broker.classify.context import Context
 from broker.classify.risk import Risk
+from broker.cli.event_text import text_of
+from broker.cli.terminal import Colours
 from broker.decide.agent import Agent
 from broker.decide.envelope import Envelope
 from broker.decide.gate import consider, visible_command
@@ -19,6 +21,9 @@ from broker.decide.given import Given
 from broker.decide.profile import AllowEntry, Profile, up_to
 from broker.decide.trust import Trust
 from broker.decide.verdict import Allow, Deny, Verdict
+from broker.profiles.denials import judged
+from broker.record.event import decided
+from broker.record.export.wording import what_of
 from broker.request.operation import Exec, FileAction, FileChange, Operation
 
 CONTEXT = Context(cwd="/w", home="/home/agent", workspace="/w")
@@ -210,3 +215,14 @@ def test_another_value_of_such_a_variable_still_counts(name: str, value: str) ->
     env = tuple((dict(load_adapter("gemini").sets) | {name: value}).items())
     make = Exec(argv=("make", "test"), path="/usr/bin/make", program="/usr/bin/make", cwd="/w", env=env)
     assert isinstance(ask(make, OTHERS, envelope("gemini")), Deny)
+
+
+def test_everybody_is_shown_the_command_and_the_record_keeps_the_whole_of_it() -> None:
+    operation = bash(*claude(quoted("cat < .env")))
+    assessment, verdict = consider(operation, envelope(), CONTEXT, AGENT)
+    one = decided(operation, assessment, verdict, AGENT, visible=visible_command(operation, envelope(), CONTEXT))
+    assert isinstance(verdict, Deny)
+    assert (verdict.what, what_of(one), one["visible"]) == ("cat < .env",) * 3
+    assert "deny  cat < .env [" in text_of(one, Colours(None))
+    assert judged(one) == {**one["operation"], "argv": [operation.argv[0], "-c", "cat < .env"]}  # type: ignore[dict-item]
+    assert one["operation"]["argv"] == list(operation.argv)  # type: ignore[index]
