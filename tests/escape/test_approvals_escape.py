@@ -153,7 +153,8 @@ def test_a_sub_task_asks_nobody_whatever_its_profile_says(broker: Broker) -> Non
     script = "broker delegate --profile held --trust trusted -- bash -c 'curl -s http://a.invalid; echo $?'; true"
     done = broker.run("bash", "-c", script, options=["--ask"], profile="held")
 
-    assert json.loads(done.out)["status"] == "refused" or json.loads(done.out)["stdout"] == "126\n"
+    result = json.loads(done.out)
+    assert (result["status"], result["denials"][0]["effects"]) == ("denied", ["network_egress"])
     assert not [one for one in sound(broker) if one["type"].startswith("approval.")]
 
 
