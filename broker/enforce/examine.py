@@ -13,7 +13,7 @@ from typing import Any
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
-from broker.enforce import confinement, network, status, wire
+from broker.enforce import confinement, network, network_cross_check, status, wire
 from broker.enforce.calls import CallLine
 from broker.enforce.choose import engine_named
 from broker.enforce.runtime import make_task_folder, remove_task_folder, runtime_base
@@ -93,7 +93,7 @@ def host_findings() -> list[Finding]:
 
 
 def examine(name: str, image: str = "") -> list[Finding]:
-    """Start a sandbox on an engine, let the guard attack it, look at its network, and say what held."""
+    """Start a sandbox on an engine, let the guard attack it, look at its network twice, and say what held."""
     engine = engine_named(name)
     problem = engine.unavailable(image)
     if problem:
@@ -128,6 +128,7 @@ def _attack(name: str, image: str, place: str, folder: Path) -> list[Finding]:
     sandbox = Sandbox.start(engine, confined.plan, confined.setup, _NobodyAsks())
     try:
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
+        again = _cross_check(facts, sandbox.container.init_pid, sandbox.route_socket)
         layers = status.judge_layers(
             profile, sandbox.hello, sandbox.proofs, facts, getattr(sandbox.container, "limits_by", "docker")
         )
@@ -139,7 +140,21 @@ def _attack(name: str, image: str, place: str, folder: Path) -> list[Finding]:
             Finding(name=layer.name, effective=layer.effective, evidence=layer.evidence, remedy=layer.remedy)
             for layer in layers
         ),
+        again,
     ]
+
+
+def _cross_check(facts: network.NetworkFacts, init_pid: int, route_socket: socket.socket) -> Finding:
+    """Have pyroute2 read the same network: whatever only one of two readers sees, the proof of no network is not one."""
+    try:
+        again = network_cross_check.read_with_pyroute2(init_pid, route_socket)
+        difference = network_cross_check.differences(facts, again)
+    except OSError as error:
+        difference = f"pyroute2 got no answer: {error}"
+    return Finding(
+        name="cross_check", effective=not difference, evidence=difference or "pyroute2 reads the same links and routes",
+        remedy="Do not rely on the network's proof on this host, and report this" if difference else "",
+    )  # fmt: skip
 
 
 def _read(path: str) -> str:

@@ -5,7 +5,7 @@ kernel answers on it for that namespace, whoever asks. /proc/PID/net/dev, read f
 needs no help from inside at all.
 
 The two questions are asked and read here, and not by a netlink library: loading one took longer than all else that a start
-does. A test has pyroute2 read the same answers.
+does. `broker doctor` has pyroute2 ask and read them again (network_cross_check.py).
 """
 
 from __future__ import annotations
