@@ -22,7 +22,6 @@ from broker.api.opened import Hear
 from broker.api.plan import Plans, Steps
 from broker.api.program import Output
 from broker.api.settings import Command, Options
-from broker.api.stop import Stop
 from broker.api.values import (
     Denial,
     Explanation,
@@ -35,6 +34,7 @@ from broker.api.values import (
     Verdict,
 )
 from broker.decide.profile import Profile
+from broker.stop import Stop
 
 __all__ = ["AsyncBroker"]
 

@@ -20,7 +20,6 @@ from broker.api.opened import Hear, Opened
 from broker.api.plan import Plans
 from broker.api.program import Output
 from broker.api.settings import Command, Options, request_for
-from broker.api.stop import Stop
 from broker.api.values import (
     Denial,
     Explanation,
@@ -33,6 +32,7 @@ from broker.api.values import (
 )
 from broker.decide.profile import Profile
 from broker.errors import UsageError
+from broker.stop import Stop
 
 __all__ = ["Broker"]
 

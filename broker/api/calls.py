@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 from broker.api.opened import Opened, attended
 from broker.api.program import Output, Start, Told, recording, run_program
 from broker.api.settings import Command, text_of, words_of
-from broker.api.stop import CALLER, Stop
+from broker.api.stop import CALLER
 from broker.api.values import (
     Outcome,
     RunResult,
@@ -25,6 +25,7 @@ from broker.delegation import delegate as delegate_task
 from broker.enforce.attach import Source
 from broker.errors import UsageError
 from broker.request.delegation import MOST_BYTES, RequestRefused, TaskRequest, read_request, request_of
+from broker.stop import Stop
 from broker.supervisor import Session
 
 AT_ONCE = 8

@@ -12,7 +12,6 @@ import time
 from broker.api.opened import Opened
 from broker.api.program import recording
 from broker.api.settings import text_of
-from broker.api.stop import Stop
 from broker.api.values import Denial, FileResult
 from broker.classify.risk import Risk
 from broker.decide.verdict import Deny, Layer
@@ -22,6 +21,7 @@ from broker.record import event
 from broker.request.operation import FileAction, FileChange
 from broker.serve import tools_files
 from broker.serve.tools_inside import Call, Problem, Workplace
+from broker.stop import Stop
 from broker.supervisor import Session
 
 MOST = 64 << 20  # bytes that are read at once, unless more is asked for
@@ -62,7 +62,7 @@ class _Tool:
         self.name, self.call = name, Call()
         self.path = self.here.path(text_of(path, "a path"))
         self.began = time.monotonic()
-        stop.does(self.call.cancel)
+        stop.does(self.call.ask)
 
     def disabled(self, risk: Risk) -> Problem | None:
         """Refuse it if the profile, or one above it, disables it."""

@@ -14,12 +14,13 @@ from broker.api.landing import Asked
 from broker.api.opened import attended, root_outcome
 from broker.api.program import Start, Told
 from broker.api.settings import Command, Land, Options, request_for
-from broker.api.stop import CALLER, Stop
+from broker.api.stop import CALLER
 from broker.api.values import Outcome
 from broker.decide.profile import Profile
 from broker.record import event
 from broker.serve.inside import answer, ways_out
 from broker.stage import Header, Watcher
+from broker.stop import Stop
 from broker.supervisor import RunRequest, carry, opened
 from broker.task.outcome import Capture
 

@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 
 from broker.api.landing import Asked
 from broker.api.settings import Land
-from broker.api.stop import Stop, wait_for
+from broker.api.stop import wait_for
 from broker.api.values import Denial, Outcome, outcome_of
 from broker.decide.envelope import Envelope
 from broker.decide.verdict import Deny
 from broker.errors import UsageError
 from broker.record import event
 from broker.serve.inside import answer, ways_out
+from broker.stop import Stop
 from broker.supervisor import Header, RunRequest, Session, Watcher, session
 from broker.task.result import Result
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.api.opened import Opened
-from broker.api.stop import Stop
 from broker.api.values import PlanCheck, PlanStatus, PlanStep
 from broker.decide.plan import Unfounded
 from broker.request.plan import Owner
 from broker.serve.inside_plan import act, desk_of
 from broker.serve.tools_inside import Call, Problem, Workplace
+from broker.stop import Stop
 from broker.task.plan import as_table
 
 Steps = Sequence[Mapping[str, Any]]
@@ -63,7 +63,7 @@ class Plans:
 
     def _act(self, action: str, *, step: str = "", steps: Steps = (), stop: Stop | None = None) -> PlanStatus:
         stop, call = stop or Stop(), Call()
-        stop.does(call.cancel)
+        stop.does(call.ask)
         with self._task.call(stop) as session:
             here = Workplace(stage=session.stage, budget=session.budget)
             found = act(here, call, action, step=step, steps=list(steps), by=Owner.OPERATOR)

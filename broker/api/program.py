@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from broker.api.stop import CALLER, Stop, wait_for
+from broker.api.stop import CALLER, wait_for
 from broker.api.values import RunResult, denial_of
 from broker.decide.verdict import Allow, Deny
 from broker.enforce import confinement
@@ -25,6 +25,7 @@ from broker.record.denials import DenialRow
 from broker.request.operation import Exec
 from broker.serve.tools_inside import Workplace
 from broker.stage import Stage
+from broker.stop import Stop
 from broker.supervisor import Session, refuse_too_long
 from broker.task.outcome import Capture
 from broker.task.result import Result, finished, refused

@@ -1,41 +1,12 @@
-"""How a call that is under way is ended from another thread: by whoever asked for it, and waits no more."""
+"""Waiting in the main thread for what another one does, so that Ctrl-C is seen."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
 PIECE_SECONDS = 0.5
-CALLER = "caller"  # the reason that a task's record has for it
-
-
-class Stop:
-    """An order to stop, which may come before there is anything to stop."""
-
-    def __init__(self) -> None:
-        """Nobody has asked for it yet."""
-        self.asked = False
-        self._lock = threading.Lock()
-        self._orders: list[Callable[[], object]] = []
-
-    def does(self, order: Callable[[], object]) -> None:
-        """Have something done when it is asked for: at once, if it was already. It must only wake somebody."""
-        with self._lock:
-            if not self.asked:
-                self._orders.append(order)
-                return
-        order()
-
-    def ask(self) -> None:
-        """Ask for it. A second time does nothing."""
-        with self._lock:
-            if self.asked:
-                return
-            self.asked = True
-            orders = list(self._orders)
-        for order in orders:
-            order()
+CALLER = "caller"  # why a task was stopped, in its record: by whoever called it
 
 
 def wait_for(wait: Callable[[float], object], over: Callable[[], bool], seconds: float | None = None) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from broker.enforce import wire
+from broker.stop import Stop
 
 MOST_PACKET = 60 * 1024  # of a frame; the guard takes 64 KiB
 MOST_WORDS = 192 * 1024
@@ -28,19 +29,24 @@ class CallEnded(Exception):
 
 
 class CallLine:
-    """One call. `closed` is set when the caller is gone."""
+    """One call."""
 
     def __init__(self, call: int, pid: int, send: Send) -> None:
         """Take a call; `send` puts a message on the guard's link."""
         self.call, self.pid = call, pid
-        self.closed = threading.Event()
         self._send = send
         self._packets: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._free = threading.Event()  # the last reply was delivered
         self._free.set()
         self._sending = threading.Lock()
-        self._gone: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._gone = Stop()
+        self._gone.does(lambda: self._packets.put(None))
+        self._gone.does(self._free.set)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the caller is gone."""
+        return self._gone.asked
 
     # From the link's thread
 
@@ -54,25 +60,13 @@ class CallLine:
 
     def gone(self) -> None:
         """The caller is gone, or the sandbox is."""
-        with self._lock:
-            if self.closed.is_set():
-                return
-            self.closed.set()
-            waiting = list(self._gone)
-        self._packets.put(None)
-        self._free.set()
-        for tell in waiting:
-            tell()
+        self._gone.ask()
 
     # From the call's own thread
 
     def when_gone(self, tell: Callable[[], None]) -> None:
         """Have something done when the caller is gone: at once, if it is already."""
-        with self._lock:
-            if not self.closed.is_set():
-                self._gone.append(tell)
-                return
-        tell()
+        self._gone.does(tell)
 
     def words(self, within: float = WORDS_SECONDS) -> tuple[str, tuple[str, ...]]:
         """Read who calls: its folder and its arguments. Raises CallEnded for nonsense, or when all of it takes too long.
@@ -140,7 +134,7 @@ class CallLine:
     def _reply(self, data: bytes) -> None:
         with self._sending:
             self._free.wait()
-            if self.closed.is_set():
+            if self.closed:
                 raise CallEnded
             self._free.clear()
             self._send(wire.Reply(call=self.call, data=data))
@@ -162,7 +156,7 @@ class Desk:
     def serve(self, line: CallLine, answer: Callable[[CallLine], None]) -> None:
         """Have a call answered on a thread of its own, as soon as one is free. Returns at once."""
         with self._lock:
-            self._waiting = deque(one for one in self._waiting if not one[0].closed.is_set())
+            self._waiting = deque(one for one in self._waiting if not one[0].closed)
             self._waiting.append((line, answer))
             if self._at_work == self._most:
                 return
@@ -178,7 +172,7 @@ class Desk:
         """Return who is next; None: nobody, and whoever comes later starts another thread."""
         with self._lock:
             while self._waiting:
-                if not (found := self._waiting.popleft())[0].closed.is_set():
+                if not (found := self._waiting.popleft())[0].closed:
                     return found
             self._at_work -= 1
             return None

@@ -29,10 +29,10 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict
 
-from broker.api.stop import Stop
 from broker.api.values import FileResult, RunResult
 from broker.errors import BrokerError, UsageError
 from broker.integrations.place import OVER, Place, Settings, error_of, profile_of
+from broker.stop import Stop
 
 __all__ = ["BrokerSandboxConfig", "BrokerSandboxEnvironment", "broker_approver"]
 

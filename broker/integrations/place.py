@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 from broker.api import calls, files
 from broker.api.broker import Broker
 from broker.api.opened import Opened
-from broker.api.stop import Stop
 from broker.api.values import FileResult, Outcome, RunResult
 from broker.decide.profile import Profile
 from broker.errors import UsageError
+from broker.stop import Stop
 from broker.supervisor import MOST_WORDS
 
 __all__ = ["Place", "Settings", "error_of", "profile_of"]

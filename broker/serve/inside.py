@@ -215,7 +215,7 @@ def considered(stage: Stage, operation: Operation, line: CallLine | None = None)
     CallEnded when the caller, on `line`, did not wait for it.
     """
     with _ONE_QUESTION:
-        if line is not None and line.closed.is_set():
+        if line is not None and line.closed:
             raise CallEnded
         return _considered(stage, operation)
 
@@ -397,7 +397,7 @@ def _plan(stage: Stage, line: CallLine, _cwd: str, words: list[str]) -> int:
             raise _Said('broker: a plan is one object: {"steps": [{"id": "tests", "title": "...", "checks": [...]}]}\n', USAGE)
         steps = table["steps"]
     call = Call()
-    line.when_gone(call.cancel)
+    line.when_gone(call.ask)
     found = inside_plan.act(Workplace(stage=stage), call, args.action, step=args.step, steps=steps)
     if isinstance(found, Problem):
         if args.json:

@@ -184,7 +184,7 @@ def make_server(stage: Stage, tools: Tools, works: TaskGroup, asks: ClientDesk |
                     result = await asks.through(context, work, params)
                 group.cancel_scope.cancel()
         except BaseException:
-            call.cancel()  # only now: what a call that has ended left in the background goes on
+            call.ask()  # only now: what a call that has ended left in the background goes on
             raise
         return result
 

@@ -125,7 +125,7 @@ class ClientDesk:
         token = secrets.token_urlsafe(16)
         self._parked[token] = work
         if len(self._parked) > MOST_PARKED:
-            self._parked.popitem(last=False)[1].call.cancel()
+            self._parked.popitem(last=False)[1].call.ask()
         form = types.ElicitRequestFormParams(message=text_of(asked.row), requested_schema=_schema(asked))
         return types.InputRequiredResult(input_requests={_key(asked): types.ElicitRequest(params=form)}, request_state=token)
 

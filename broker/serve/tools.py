@@ -156,7 +156,7 @@ class Tools:
             self._closed = True
             running = list(self._calls)
         for call in running:
-            call.cancel()
+            call.ask()
         self.delegations.close()
         with self._idle:
             self._idle.wait_for(lambda: not self._calls, CLOSE_SECONDS)

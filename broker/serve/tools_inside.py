@@ -25,6 +25,7 @@ from broker.errors import GuardError
 from broker.record.denials import DenialRow, row_of
 from broker.request.operation import Operation
 from broker.stage import Stage
+from broker.stop import Stop
 from broker.supervisor import MOST_WORDS
 from broker.values import dataclass
 
@@ -46,32 +47,13 @@ class Problem:
         return {"code": self.code, "message": self.message, **self.facts}
 
 
-class Call:
-    """One call of a tool: it can be cancelled from another thread, and says how far it is (`note`)."""
+class Call(Stop):
+    """One call of a tool: it can be stopped, which is to cancel it, and says how far it is (`note`)."""
 
     def __init__(self) -> None:
-        self.cancelled = threading.Event()
+        """Nothing is said yet."""
+        super().__init__()
         self.note = ""
-        self._tell: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
-
-    def cancel(self) -> None:
-        """Nobody wants the result any more: what runs is ended."""
-        with self._lock:
-            if self.cancelled.is_set():
-                return
-            self.cancelled.set()
-            waiting = list(self._tell)
-        for tell in waiting:
-            tell()
-
-    def when_cancelled(self, tell: Callable[[], None]) -> None:
-        """Have something done when it is cancelled: at once, if it is already."""
-        with self._lock:
-            if not self.cancelled.is_set():
-                self._tell.append(tell)
-                return
-        tell()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +163,7 @@ def run_inside(
     )  # fmt: skip
     streams.start()
     try:
-        call.when_cancelled(lambda: sandbox.kill_process(process))
+        call.does(lambda: sandbox.kill_process(process))
         process.wait(seconds)
         in_time = process.over
         if not in_time or not leave:
@@ -199,7 +181,7 @@ def run_inside(
 
 
 def _ended(process: Process, call: Call, *, in_time: bool, seconds: float, left_running: bool) -> Ended | Problem:
-    if call.cancelled.is_set():
+    if call.asked:
         return Problem(code="cancelled", message="the call was cancelled, and what it ran was ended")
     if not in_time:
         return Problem(code="timeout", message="the time limit was reached, and what it ran was ended", facts={"seconds": round(seconds, 3)})

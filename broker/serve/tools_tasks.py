@@ -61,7 +61,7 @@ class Delegations:
                 one.over.wait()
         for one in started:
             one.placed.wait()
-        if call.cancelled.is_set() and wait:
+        if call.asked and wait:
             return Problem(code="cancelled", message="the call was cancelled, and the sub-tasks were ended")
         rows = [self._row(one, len(started)) for one in started]
         refused = [row for row in rows if not row["task"]]
@@ -80,7 +80,7 @@ class Delegations:
             return Problem(code="not_found", message=f"this client has no sub-task {args['task'][:64]!a}. {some}")
         until = time.monotonic() + args.get("wait", 0)
         while not one.over.wait(min(LOOK_SECONDS, max(0.0, until - time.monotonic()))):
-            if call.cancelled.is_set() or time.monotonic() >= until:
+            if call.asked or time.monotonic() >= until:
                 break
         return {"task": self._row(one, 1)}
 
@@ -116,7 +116,7 @@ class Delegations:
                 closed = self._closed
             one.placed.set()
             if call is not None:
-                call.when_cancelled(stop)
+                call.does(stop)
             if closed:
                 stop()
 

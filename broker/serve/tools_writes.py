@@ -68,7 +68,7 @@ def agreed(here: Workplace, call: Call, tool: str, wish: Wanted, content: bytes,
     call.note = "the operator is asked"
     version = was.version if was is not None else ""
     proposal = Proposal(old=was.data if was is not None else None, new=content, version=version)
-    answer = ask(here.stage.task, tool, wish.operation, wish.judged, proposal, call.when_cancelled)
+    answer = ask(here.stage.task, tool, wish.operation, wish.judged, proposal, call.does)
     if isinstance(answer, Deny):
         return here.refuse(tool, answer)
     return Leave(allowed=answer, path=wish.operation.path, version=version, agreed=True)

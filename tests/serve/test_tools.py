@@ -94,7 +94,7 @@ def test_a_cancelled_call_ends_what_runs(opened: Opened) -> None:
     call = Call()
     result = in_thread(lambda: opened.call("shell", call=call, command="touch begun; exec sleep 1000"))
     until(lambda: opened.ok("shell", command="ls")["stdout"] == "begun\n", "the command's start")
-    call.cancel()
+    call.ask()
 
     assert result()["code"] == "cancelled"
     assert opened.ok("shell", command="pgrep sleep || echo none")["stdout"] == "none\n"
@@ -102,7 +102,7 @@ def test_a_cancelled_call_ends_what_runs(opened: Opened) -> None:
 
 def test_a_call_that_was_cancelled_before_it_began_runs_nothing_for_long(opened: Opened) -> None:
     call = Call()
-    call.cancel()
+    call.ask()
     assert opened.call("shell", call=call, command="sleep 1000")["code"] == "cancelled"
 
 
@@ -416,7 +416,7 @@ def test_more_calls_at_once_than_may_be_are_told_to_wait(opened: Opened) -> None
     results = [in_thread(lambda call=call: opened.call("shell", call=call, command="sleep 1000")) for call in calls]  # type: ignore[misc]
     until(lambda: opened.call("denials")["code"] == "busy", "all calls")
     for call in calls:
-        call.cancel()
+        call.ask()
 
     assert {result()["code"] for result in results} == {"cancelled"}
     assert opened.call("denials")["code"] == "ok"
