@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import posixpath
+from dataclasses import replace
+
 from broker.classify.context import Context
 from broker.classify.risk import Assessment, Part, PartKind, Risk
 from broker.decide import wording
@@ -114,6 +117,18 @@ def nobody_to_ask(operation: Operation, ask: Ask) -> Deny:
         reason=ask.reason,
         hint="Nobody is here to be asked: the operator can add it to the allowlist.",
         approvable=True,
+    )
+
+
+def beyond_approval(denial: Deny, program: str) -> Deny:
+    """Say of what an approval could permit that it would not help: the kernel lets nothing start from where the program lies."""
+    if not denial.approvable:
+        return denial
+    return replace(
+        denial,
+        reason=f"{denial.reason} Nobody was asked: under this profile the kernel starts nothing from {wording.shorten(posixpath.dirname(program))}.",
+        hint="Only a profile that permits code_execution, or whose allowlist has this command, lets it start.",
+        approvable=False,
     )
 
 

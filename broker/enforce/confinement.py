@@ -43,6 +43,10 @@ class Confinement:
     setup: wire.Setup
     context: Context
 
+    def starts(self, path: str) -> bool:
+        """Whether the kernel lets a file at this path start: Landlock permits what any rule above it permits (landlock(7))."""
+        return any("x" in rule.rights and is_below(path, rule.path) for rule in self.setup.landlock)
+
 
 def confine(
     envelope: Envelope, workspace: Workspace, *, task: str, run_dir: str, engine: str, command: tuple[str, ...],

@@ -27,7 +27,7 @@ from broker.decide.decide import names_a_shell
 from broker.decide.envelope import Envelope
 from broker.decide.gate import AGENT_PROGRAM, consider, visible_command
 from broker.decide.given import Given
-from broker.decide.refusal import nobody_to_ask
+from broker.decide.refusal import beyond_approval, nobody_to_ask
 from broker.decide.verdict import Allow, Ask, Deny, Grant, Layer, Verdict
 from broker.decide.wording import command_line, shorten
 from broker.enforce import wire
@@ -158,6 +158,7 @@ class Task:
         self.approvals: ApprovalDesk | None = None  # where questions wait for the operator; None: nobody is asked
         self.shells: ShellTexts | None = None
         self.passes: Passes | None = None
+        self.starts: Callable[[str], bool] = lambda _path: True  # whether the kernel lets a file start from there at all
         self.claims: Callable[[], dict[str, str]] = dict  # what a model says about the task: shown to who asks for it
         self.send: Callable[[wire.Answer], None] | None = None  # sends the guard an answer that came later
         self.seen_at = ""  # where every file of the sandbox's is found as it is inside
@@ -287,7 +288,8 @@ class Task:
             is_agent = chosen == 0 and self.envelope.profile.agent is not None
             self._is_shell(asked)
             return wire.Answer(request=asked.request, allow=True, scope=AGENT_SCOPE if is_agent else chosen)
-        assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=True)
+        possible = self.starts(asked.program)
+        assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=possible)
         if isinstance(verdict, Allow):
             scope = self._after(asked.scope) if verdict.grant is None else self._scope_of(verdict.grant)
             if verdict.rule == AGENT_PROGRAM:
@@ -314,7 +316,7 @@ class Task:
 
             held = Held(asked=asked, allow=allow, refuse=refuse, visible=visible, approved=lambda: self._is_shell(asked))
             return hold(self, "exec", operation, (assessment, verdict), held)
-        return refuse(verdict)
+        return refuse(verdict if possible or self.approvals is None else beyond_approval(verdict, asked.program))
 
     def _is_shell(self, asked: wire.ExecAsked) -> bool:
         """Remember a shell's text, where the operator may be asked about what it starts. Says whether it is one."""

@@ -106,6 +106,20 @@ def test_what_is_left_as_it_was_starts(broker: Broker) -> None:
     assert done.out == b"good ./curl\ngood ../alias/curl\n"
 
 
+@pytest.mark.parametrize("place", ["$PWD", "/tmp"])
+def test_nobody_is_asked_about_what_the_kernel_would_not_start_whatever_the_answer(broker: Broker, place: str) -> None:
+    broker.file("curl", "#!/bin/sh\necho started\n", 0o755)
+    broker.profile("held", **LIMITS)
+    script = f"cp curl {place}/wget; {place}/wget http://x; echo $?"
+    done = broker.run("bash", "-c", script, options=["--ask", "--ask-timeout", "20s"], profile="held")
+
+    assert done.out == b"126\n"
+    [denial] = done["denials"]
+    assert (denial["approvable"], "Nobody was asked" in denial["reason"]) == (False, True)
+    assert "code_execution" in denial["hint"]
+    assert not [one for one in sound(broker) if one["type"].startswith("approval.")]
+
+
 def test_what_nobody_can_look_at_again_is_not_asked_about(broker: Broker) -> None:
     broker.profile("held", max_risk="code_execution", effects={})
     python = (
