@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from broker.task.watching import Watched
 
-SUMMARY = "answer what runs with --ask wait for"
+SUMMARY = "answer the questions of runs with --ask"
 EXAMPLES = """
 broker run --ask --profile builder -- my-agent
 broker approvals                              what waits, of all your runs

@@ -13,7 +13,8 @@ broker discard last
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("task", metavar="TASK", help="a run id, its start or end, or last: the newest of this workspace")
+    parser.usage = "broker discard [--json] TASK"
+    parser.add_argument("task", metavar="TASK", nargs="?", help="a run id, its start or end, or last: the newest of this workspace")
     parser.add_argument("--json", action="store_true", help="print what was discarded as JSON")
 
 
@@ -23,10 +24,13 @@ def run(args: argparse.Namespace) -> int:
 
     from broker.cli.terminal import escape
     from broker.enforce.layer import find_layer, layers_base
+    from broker.errors import UsageError
     from broker.record.run_files import state_dir
     from broker.task.landing import discard
 
     state = state_dir()
+    if not args.task:
+        raise UsageError("whose changes? Name a task: broker discard last (broker diff shows them)")
     layer = find_layer(layers_base(state), args.task)
     size = layer.size()
     discard(layer, state)

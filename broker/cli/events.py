@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--limit", "-n", type=_count, metavar="N", help="only the newest N of them")
     how = parser.add_argument_group("how")
     how.add_argument("--follow", "-f", action="store_true", help="go on with what happens now; without a RUN, in every run")
-    how.add_argument("--format", choices=["compact", "json", "table"], help="compact: a line each (the usual)")
+    how.add_argument("--format", choices=["compact", "json", "table"], help="compact: a line each (default)")
     how.add_argument("--json", action="store_true", help="one JSON object a line: the same as --format json")
     how.add_argument("--no-index", action="store_true", help="read every line, whatever the index says")
     how.add_argument("--all", action="store_true", help=f"list all runs, not only the newest {LISTED}")
@@ -137,7 +137,7 @@ def _print(found: Iterable[Found], paths: list[Path], args: argparse.Namespace) 
             sys.stdout.flush()
         shown += 1
     if not shown and not args.follow:
-        sys.stderr.write(f"{escape(paths[0].stem) if not several else 'No run'} holds no such event.\n")
+        sys.stderr.write(f"No such event in {escape(paths[0].stem) if not several else 'any run'}.\n")
     return exit_codes.OK
 
 

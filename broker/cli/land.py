@@ -14,7 +14,8 @@ broker land 20261130-074517-353d --all    everything that can land
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("task", metavar="TASK", help="a run id, its start or end, or last: the newest of this workspace")
+    parser.usage = "broker land [--all] [--json] TASK [PATH ...]"
+    parser.add_argument("task", metavar="TASK", nargs="?", help="a run id, its start or end, or last: the newest of this workspace")
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="land these and what lies below them, withheld or not"
     )
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from broker.record.run_files import state_dir
     from broker.task.landing import land_by_hand
 
+    if not args.task:
+        raise UsageError("what is to land? Name a task whose changes are kept: broker land last (broker diff shows them)")
     state = state_dir()
     layer = find_layer(layers_base(state), args.task)
     if args.everything and args.paths:

@@ -8,6 +8,7 @@ Only the verb that was asked for is imported, so the summaries are repeated here
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -23,7 +24,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "run": ("Run", "broker.cli.run", "run a command in a sandbox, under a profile"),
     "exec": ("Run", "broker.cli.exec", "run a command only if the profile permits that command itself"),
     "tasks": ("Run", "broker.cli.tasks", "show the tasks that run now, and end them"),
-    "approvals": ("Run", "broker.cli.approvals", "answer what runs with --ask wait for"),
+    "approvals": ("Run", "broker.cli.approvals", "answer the questions of runs with --ask"),
     "serve": ("Run", "broker.cli.serve", "serve a page that shows what waits, what runs and what is refused, and takes answers"),
     "plan": ("Run", "broker.cli.plan", "show what a run planned, and what was seen of it; waive a check"),
     "mcp": ("Run", "broker.cli.mcp", "serve MCP on stdin and stdout: tools that work in a sandbox"),
@@ -52,6 +53,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "gc": ("Afterwards", "broker.cli.gc", "remove what a dead broker left behind, old kept changes, old journals"),
 }
 BLOCKS = 2
+NO_OUTPUT = 74  # exit_codes.py; not imported, because every start would pay for it
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})  # of a journal they are a CannotJournal, with 73
 TAKE_COMMAND = frozenset({"run", "exec", "can-i"})
 
 _EXAMPLES = """\
@@ -94,6 +97,10 @@ def _carried_out(words: list[str]) -> int:
         _drop_stdout()
         return 141
     except Exception as error:  # noqa: BLE001 - the last place where it can become a sentence
+        if isinstance(error, OSError) and error.errno in _NO_ROOM and error.filename is None:
+            _drop_stdout()
+            _complain(f"the output could not be written: {error.strerror}. What was done is done; make room, and ask for it again")
+            return NO_OUTPUT
         if not _traceback_if_wanted():
             _complain(
                 f"internal error: {type(error).__name__}: {error}. Run with BROKER_DEBUG=1 for the traceback"
@@ -108,9 +115,9 @@ def _have_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one (open(2))
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, mode))
     if hasattr(sys.stdout, "reconfigure"):
         # A path that is not UTF-8 must not end a report half way through.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -226,7 +233,7 @@ def _traceback_if_wanted() -> bool:
 
 
 def _drop_stdout() -> None:
-    """Point stdout at nothing, or the interpreter complains about the broken pipe once more at its end."""
+    """Point stdout at nothing, or the interpreter complains about the broken pipe, or the full disk, once more at its end."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

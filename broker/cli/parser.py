@@ -86,7 +86,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError: argparse's own exit code, 2, means something else to a shell."""
-        raise UsageError(f"{message}. Try: {self.prog} --help")
+        raise UsageError(f"{message}. {self._nearest(message)}Try: {self.prog} --help")
+
+    def _nearest(self, message: str) -> str:
+        """Return which option was probably meant, where one was misspelt."""
+        from difflib import get_close_matches
+
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        wrong = words.split(" ")[0].partition("=")[0]
+        near = get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.75)
+        return f"Did you mean {near[0]}? " if unknown and wrong.startswith("--") and near else ""
 
     def split_command(self, words: list[str]) -> tuple[list[str], list[str]]:
         """Return our options, and the command with its own options, untouched.

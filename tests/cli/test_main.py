@@ -131,6 +131,10 @@ def test_without_a_verb_the_help_is_an_error() -> None:
         (("--wrong",), "there is no option --wrong before the verb. Try: broker --help"),
         (("events", "--wrong"), "unrecognized arguments: --wrong. Try: broker events --help"),
         (("events", "--verdict", "no"), "Try: broker events --help"),
+        (("events", "--folow"), "unrecognized arguments: --folow. Did you mean --follow? Try: broker events --help"),
+        (("run", "--profil=builder", "--", "true"), "Did you mean --profile? Try: broker run --help"),
+        (("land",), "what is to land? Name a task whose changes are kept: broker land last"),
+        (("discard",), "whose changes? Name a task: broker discard last"),
         (("run", "--", ""), "what is to run?"),
         (("exec", "--", ""), "what is to run?"),
         (("run", "--tty", "--", "true"), "--tty needs a terminal"),
@@ -267,6 +271,29 @@ def test_missing_standard_streams_are_no_trap(closed: str, tmp_path: Path) -> No
     )
 
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("words", ["explain -", "classify --jsonl"])
+def test_a_closed_stdin_is_an_empty_one(words: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m broker {words} <&-', sys.executable], check=False, capture_output=True, text=True
+    )
+
+    assert done.returncode in (0, 64)
+    assert "internal error" not in done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--help", "events schema", "profile list"])
+def test_output_that_a_full_disk_does_not_take_is_one_sentence_and_74(words: str, unbuffered: str) -> None:
+    """What fits the buffer is missed when it is flushed, what does not, when it is printed."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m broker {words} >/dev/full', sys.executable],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, check=False, capture_output=True, text=True,
+    )
+
+    assert done.returncode == exit_codes.NO_OUTPUT
+    assert done.stderr == "broker: the output could not be written: No space left on device. What was done is done; make room, and ask for it again\n"
 
 
 # --- where the operator's command begins
