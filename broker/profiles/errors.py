@@ -98,7 +98,7 @@ class ProfileInWorkspace(ProfileError):
 
     def __init__(self, path: Path, workspace: Path, home: Path) -> None:
         inside = Path(os.path.realpath(workspace))
-        if Path(os.path.realpath(home)).is_relative_to(inside):
+        if any(Path(os.path.realpath(place)).is_relative_to(inside) for place in (home, Path.home())):
             # A home, or more, as workspace: no copy would lie outside it.
             remedy = "Give the task another folder, one that holds no profiles: --workspace DIR"
         elif path.is_dir():

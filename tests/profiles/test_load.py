@@ -149,6 +149,18 @@ def test_the_users_own_profiles_are_refused_too_where_the_home_is_the_workspace(
     with pytest.raises(ProfileInWorkspace) as refusal:
         load_profile("default", workspace=home)
     assert "cp " not in str(refusal.value)  # nothing is gained by a copy onto itself
+    assert "Give the task another folder" in str(refusal.value)
+
+
+def test_a_home_as_workspace_is_what_is_wrong_where_another_folder_for_profiles_lies_outside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's profiles may move to /etc: a workspace that is a home stays the mistake all the same."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    refusal = ProfileInWorkspace(tmp_path / "home" / ".config", tmp_path / "home", tmp_path / "etc")
+
+    assert "Give the task another folder" in str(refusal)
 
 
 def test_shipped_profiles_are_refused_where_the_broker_itself_is_the_workspace() -> None:
