@@ -29,14 +29,14 @@ broker can-i --profile team -- make deploy || echo 'no, or not without asking'""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker can-i` takes."""
-    parser.add_argument("--profile", "-p", default="default", metavar="PROFILE", help="a profile's name, or a file (default)")
+    parser.add_argument("--profile", "-p", default="default", metavar="PROFILE", help="a profile's name, or a file (default: default)")
     parser.add_argument(
         "--parent", action="append", default=[], metavar="PROFILE",
         help="the profile of the task above, nearest first (may be repeated)",
     )  # fmt: skip
     parser.add_argument("--trust", choices=["trusted", "untrusted"], default="trusted", help="how far the task is trusted")
     parser.add_argument("--headless", action="store_true", help="nobody can be asked: what would be asked is a no")
-    parser.add_argument("--workspace", "-w", metavar="DIR", default=".", help="the folder that the task works in (here)")
+    parser.add_argument("--workspace", "-w", metavar="DIR", default=".", help="the folder that the task works in (default: this one)")
     parser.add_argument(
         "--profile-dir", action="append", default=[], metavar="FOLDER",
         help="search this folder first (may be repeated)",

@@ -35,10 +35,10 @@ broker export --follow --format ocsf --to nats://localhost:4222/BROKER    # a Je
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker export` takes."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help="an id, its start or its last part, `last`, or a file's path")
-    parser.add_argument("--all", action="store_true", help="all runs that there are (with --follow, and those that begin later: the usual)")
-    parser.add_argument("--format", choices=FORMATS, required=True, help="in which words")
+    parser.add_argument("--all", action="store_true", help="all runs that there are (with --follow, and those that begin later: the default)")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="the format of the events")
     parser.add_argument(
-        "--to", metavar="SINK", default="-", help="FILE, - for stdout (the usual), http(s)://…, nats://HOST[:PORT]/STREAM"
+        "--to", metavar="SINK", default="-", help="FILE, - for stdout (default), http(s)://…, nats://HOST[:PORT]/STREAM"
     )
     parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens now; without a RUN, in every run")
     parser.add_argument("--restart", action="store_true", help="from the beginning, whatever was handed on before")

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parent", action="append", default=[], metavar="PROFILE", help="a profile above the run's own task, nearest first (may be repeated)"
     )
     parser.add_argument("--profile-dir", action="append", default=[], metavar="FOLDER", help="search this folder first (may be repeated)")
-    parser.add_argument("--classifier", action="store_true", help="with the profiles as they were: what an update changed (the usual)")
+    parser.add_argument("--classifier", action="store_true", help="with the profiles as they were: what an update changed (default)")
     parser.add_argument("--verdicts", action="store_true", help="only whether it is permitted counts, not by which class and rule")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

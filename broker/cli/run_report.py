@@ -30,8 +30,8 @@ FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "mar
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker report` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start or its last part, `last` (the usual), or a file's path")
-    parser.add_argument("--format", choices=["terminal", "markdown", "html", "json"], help="the usual: as the name after -o ends, else terminal")
+    parser.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start or its last part, `last` (default), or a file's path")
+    parser.add_argument("--format", choices=["terminal", "markdown", "html", "json"], help="default: as the name after -o ends, else terminal")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--output", "-o", metavar="FILE", type=Path, help="write it there (readable by you alone), not to stdout")
 

@@ -27,7 +27,7 @@ INSIDE = "/run/broker/bin/broker"  # what every sandbox shows, and no host has
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--port", type=_port, default=0, metavar="N", help="the port to listen on; without it, a free one")
-    parser.add_argument("--address", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1 (as without it) or ::1; never another one")
+    parser.add_argument("--address", default="127.0.0.1", metavar="ADDRESS", help="127.0.0.1 (default) or ::1; never another one")
     parser.add_argument("--open", action="store_true", help="open the page in a browser, if this session has one")
     parser.add_argument("--json", action="store_true", help="print the link as JSON, in one line")
 
