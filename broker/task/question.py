@@ -26,7 +26,7 @@ from broker.values import dataclass
 MOST_LINES = 400  # of a diff
 MOST_WIDTH = 400  # characters of one of its lines
 MOST_WORK = 5_000_000  # steps of a comparison: half a second
-MOST_NAMED = 16  # files that a row lists
+MOST_NAMED = 64  # files that a row lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +135,8 @@ class Question:
             case Exec(argv=argv, path=path, program=program, cwd=cwd, env=env):
                 row |= {"argv": list(argv), "path": path, "program": program, "cwd": cwd, "env": [list(pair) for pair in env]}
                 row["files"] = [one.as_dict() for one in self.sight.named[:MOST_NAMED]]
+                left_out = {"files_left_out": len(self.sight.named[MOST_NAMED:]), "words_not_looked_up": self.sight.unseen}
+                row |= {name: count for name, count in left_out.items() if count}
                 if (part := self.shell()) is not None:
                     row["shell"] = part.as_dict()
             case FileChange(action=action, path=path, other=other):

@@ -66,12 +66,13 @@ class ShellTexts:
     def shell_of(self, place: str, pid: int) -> tuple[str, ...]:
         """Return the words of the shell that a process is, or was forked from; (): it is of none whose text is known."""
         try:
-            own = _words_of(place, pid)
+            own, program = _words_of(place, pid), _program_of(place, pid)
             for _ in range(MOST_FORKS):
                 above, began = parent_of(place, pid)
                 known = self._known.get(pid)
                 words = _words_of(place, pid)
-                if words != own:
+                # A process can write over its own words, so that they are those of the shell: not what it runs (proc(5)).
+                if words != own or _program_of(place, pid) != program:
                     break  # another program stands in between
                 if known is not None and known[0] == began and words == _as_the_kernel_has_it(known[1]):
                     return known[1]
@@ -116,6 +117,11 @@ def part_of(shell: tuple[str, ...], argv: tuple[str, ...], context: Context) -> 
 def _words_of(place: str, pid: int) -> bytes:
     with open(f"{place}/proc/{pid}/cmdline", "rb") as file:
         return file.read()
+
+
+def _program_of(place: str, pid: int) -> tuple[int, int]:
+    facts = os.stat(f"{place}/proc/{pid}/exe")
+    return facts.st_dev, facts.st_ino
 
 
 def _as_the_kernel_has_it(argv: tuple[str, ...]) -> bytes:

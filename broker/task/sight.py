@@ -26,11 +26,13 @@ from broker.values import dataclass
 MOST_PROGRAM = 512 << 20  # bytes of a program; the digest of a larger one is not known
 MOST_NAMED = 16 << 20  # bytes of a file that a word names; of a larger one its size, its times and its number are compared
 MOST_READ = 64 << 20  # bytes of all of these
-MOST_WORDS = 64  # that are looked up
+MOST_WORDS = 4096  # different ones, and parts of them, that are looked up: a tenth of a second
 MOST_LETTERS = 4096  # of one
 MOST_ABOVE = 8  # processes
 _OF_A_PROCESS = ("/proc/", "/dev/fd/")  # names that lead elsewhere for us than for the process that uses them
-_PIECES = re.compile(r"[=:,;\s]+@?|@")
+# What a program takes apart to find a path: `--file=x`, `@x`, a:b; and in the text of a shell quotes, redirections and brackets.
+_PIECES = re.compile(r"[=:,;\s\"'`()<>|&{}$]+@?|@")
+_ATTACHED = re.compile(r"-[A-Za-z]")  # an option of one letter, with its value in the same word: -fFILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Sight:
     wrong: str = ""
     named: tuple[Named, ...] = ()
     above: tuple[str, ...] = ()
+    unseen: int = 0  # words and parts of them that were not looked up, because there are too many
 
     @property
     def content(self) -> str:
@@ -93,6 +96,7 @@ class _Seen:
     known: bool = True
     wrong: str = ""
     room: int = MOST_READ
+    unseen: int = 0
 
 
 def look(place: str, operation: Operation, asker: Asker) -> Sight:
@@ -113,7 +117,7 @@ def look(place: str, operation: Operation, asker: Asker) -> Sight:
     bound = sha256(json.dumps(seen.facts).encode("ascii")).hexdigest()
     return Sight(
         bound=bound, known=seen.known and bool(program), sha256=program, wrong=seen.wrong, named=tuple(seen.named),
-        above=tuple(_above(place, asker.pid)),
+        above=tuple(_above(place, asker.pid)), unseen=seen.unseen,
     )  # fmt: skip
 
 
@@ -146,24 +150,39 @@ def _folder(seen: _Seen, operation: Exec, asker: Asker, place: str) -> None:
     seen.facts.append(identity)
     if not asker.pid:
         return
-    with contextlib.suppress(OSError):  # it does not let itself be looked at, or is gone: then its question is withdrawn
+    try:
         own = os.stat(f"{place}/proc/{asker.pid}/cwd")
+    except PermissionError:  # of its own doing (PR_SET_DUMPABLE in prctl(2)): where it really is, nobody could say
+        seen.wrong = seen.wrong or "the process does not let itself be looked at"
+    except OSError:
+        pass  # it is gone: then its question is withdrawn
+    else:
         if (own.st_dev, own.st_ino) != identity:
             seen.wrong = seen.wrong or "the folder that it is in was replaced"
 
 
 def _words(seen: _Seen, operation: Exec) -> None:
     """Look up what the words of the command name, and what the values of variables do that change what runs."""
-    looked = 0
+    looked = set[str]()
     for number, word in enumerate((*operation.argv, *(value for _, value in operation.env))):
-        for piece in dict.fromkeys((word, *_PIECES.split(word))) if number else ():
-            if not piece or len(piece) > MOST_LETTERS or "\0" in piece:
+        for piece in _parts(word) if number else ():
+            if piece in looked or len(piece) > MOST_LETTERS or "\0" in piece:
                 continue
-            looked += 1
-            if looked > MOST_WORDS:
+            if len(looked) >= MOST_WORDS:
                 seen.known = False
-                return
+                seen.unseen += 1
+                continue
+            looked.add(piece)
             _word(seen, operation, number, piece, whole=piece == word)
+
+
+def _parts(word: str) -> Iterator[str]:
+    """Yield a word, and what of it may name a path by itself."""
+    for piece in dict.fromkeys((word, *_PIECES.split(word))):
+        if piece:
+            yield piece
+        if len(piece) > 2 and _ATTACHED.match(piece):
+            yield piece[2:].removeprefix("@")
 
 
 def _word(seen: _Seen, operation: Exec, number: int, piece: str, *, whole: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,8 @@ from broker.record import event
 from broker.record.journal import Journal, read
 from broker.sha256 import sha256
 from broker.task.desk import MOST_WAITING, ApprovalDesk, Given, NotTaken, Taken, WordWanted
+from broker.task.question import MOST_NAMED
+from broker.task.sight import MOST_WORDS
 from broker.task.task import Task
 from conformance.fits_schema import undescribed, unfit
 
@@ -269,12 +273,58 @@ def test_a_pipe_a_device_and_a_file_that_grows_are_not_waited_for(bench: Bench) 
     assert [(one["word"], one["kind"]) for one in bench.desk.rows()[0]["files"]] == [(1, "other"), (3, "file")]
 
 
-def test_more_words_than_are_looked_up_can_be_approved_once_only(bench: Bench) -> None:
-    name = bench.waits("curl", *(f"http://{number}" for number in range(100)))
+@pytest.mark.parametrize(
+    "word", ["-Kscript.sh", '. "./script.sh"', "(./script.sh)", "`./script.sh`", "cat<script.sh|cat", "true&&./script.sh", "-d@script.sh"]
+)
+def test_a_file_is_bound_however_a_word_names_it(bench: Bench, word: str) -> None:
+    script = bench.root / "w/script.sh"
+    script.write_text("good")
+    name = bench.waits("curl", "-x", word)
+    script.write_text("evil")
 
+    assert isinstance(bench.say(name), NotTaken)
+
+
+def test_a_file_behind_many_words_is_bound_as_well_and_what_is_not_listed_is_counted(bench: Bench) -> None:
+    for number in range(100):
+        (bench.root / f"w/{number}").write_text("good")
+    name = bench.waits("curl", *(f"http://{number}" for number in range(100)), *map(str, range(100)))
+    row = bench.desk.rows()[0]
+    assert (len(row["files"]), row["files_left_out"], row["session"]) == (MOST_NAMED, 100 - MOST_NAMED, True)
+    (bench.root / "w/99").write_text("evil")
+
+    assert isinstance(bench.say(name), NotTaken)
+
+
+def test_more_words_than_are_looked_up_can_be_approved_once_only_and_are_counted(bench: Bench) -> None:
+    name = bench.waits("curl", *(f"{number}" for number in range(MOST_WORDS + 10)))
+
+    assert bench.desk.rows()[0]["words_not_looked_up"] == 10
     assert not bench.desk.rows()[0]["session"]
     assert isinstance(bench.say(name, "session"), NotTaken)
     assert isinstance(bench.say(name), Taken)
+
+
+HIDDEN = """
+import ctypes, os, sys
+from broker.request.operation import Exec
+from broker.task.sight import Asker, look
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ready, say = os.pipe()
+hidden = os.fork()
+if not hidden:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    os.chdir("/usr"); os.write(say, b"x"); os.read(0, 1); os._exit(0)
+os.read(ready, 1)
+print(look("/", Exec(argv=("curl",), path="/bin/sh", program="/bin/sh", cwd="/", env=()), Asker(pid=hidden)).wrong)
+"""
+
+
+def test_a_process_that_does_not_let_its_folder_be_seen_starts_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", HIDDEN], stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "the process does not let itself be looked at\n", done.stderr
 
 
 def test_for_the_session_is_for_the_same_argv_program_folder_and_environment(bench: Bench) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +89,34 @@ def test_a_shell_and_what_it_forked_are_known_and_another_program_in_between_is_
     with shell(text) as (running, other):
         texts.started("/", running.pid, ("bash", "-c", text))
         assert texts.shell_of("/", other) == ()
+
+
+FORGES = """
+import ctypes, os, sys
+place = int(open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()[45])  # arg_start in proc(5)
+words = bytes.fromhex(os.environ["WORDS"])
+ctypes.memmove(place, words, len(words))
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_program_that_writes_the_words_of_its_shell_over_its_own_is_not_taken_for_it() -> None:
+    texts, text = ShellTexts(), f'{sys.executable} -c "$FORGES"; : '
+    room = len(f"{sys.executable}\0-c\0{FORGES}\0")  # as long as its own words are
+    argv = ("bash", "-c", text.ljust(room - len("bash\0-c\0\0"), "x"))
+    words = b"".join(word.encode() + b"\0" for word in argv)
+    environment = {**os.environ, "FORGES": FORGES, "WORDS": words.hex()}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE, env=environment) as running:
+        assert running.stdout is not None
+        forger = int(running.stdout.readline())
+        try:
+            texts.started("/", running.pid, argv)
+            assert Path(f"/proc/{forger}/cmdline").read_bytes() == words
+            assert texts.shell_of("/", running.pid) == argv
+            assert texts.shell_of("/", forger) == ()
+        finally:
+            running.communicate()
 
 
 def test_a_process_that_is_no_longer_what_it_was_has_not_got_its_text() -> None:
