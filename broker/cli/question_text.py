@@ -7,18 +7,14 @@ top of one another, written out.
 
 from __future__ import annotations
 
-import unicodedata
-
-from broker.cli.terminal import Colours, escape
+from broker.cli.terminal import Colours
+from broker.decide.wording import exact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 MOST_VALUE = 200_000  # characters of one value; an argument list has at most 160 KiB
-# Letters and signs that look like nothing at all, though they count as visible.
-_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-_RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
 # What has a place of its own below. What else a row holds is shown as it is, by its name.
 _PLACED = frozenset((
     "approval", "tool", "what", "class", "effects", "refused", "rule", "reason", "reasons", "sha256", "session", "word", "seconds",
@@ -26,21 +22,6 @@ _PLACED = frozenset((
     "diff",
 ))  # fmt: skip
 LABEL = 12  # columns in front of a value
-
-
-def exact(text: str) -> str:
-    r"""Return the text as it can be read letter by letter: \u0301 for what joins the letter before it, \u05d0 for what turns the line."""
-    text = escape(text)
-    return text if text.isascii() else "".join(char if _stands_alone(char) else _written_out(char) for char in text)
-
-
-def _stands_alone(char: str) -> bool:
-    return char not in _BLANK and unicodedata.category(char)[0] != "M" and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT
-
-
-def _written_out(char: str) -> str:
-    code = ord(char)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def head(name: str, row: dict[str, Any], colours: Colours) -> list[str]:

@@ -47,6 +47,35 @@ def _escape_char(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
+# Letters and signs that look like nothing at all, though they count as visible.
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\U00013441\U00013442\U0001d159")
+_RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
+
+
+def exact(text: str) -> str:
+    r"""Return the text as it can be read letter by letter: \u0301 for what joins the letter before it, \u05d0 for what turns the line."""
+    text = escape(text)
+    return text if text.isascii() else "".join(char if stands_alone(char) and not _turns(char) else _escape_char(char) for char in text)
+
+
+def stands_alone(char: str) -> bool:
+    """Whether a character is seen, at a place of its own."""
+    import unicodedata
+
+    return char.isprintable() and char not in _BLANK and unicodedata.category(char)[0] != "M"
+
+
+def _turns(char: str) -> bool:
+    import unicodedata
+
+    return unicodedata.bidirectional(char) in _RIGHT_TO_LEFT
+
+
+def written_out(text: str) -> str:
+    """Return every character of a text by its number."""
+    return "".join(map(_escape_char, text))
+
+
 def shorten(text: str, longest: int = LONGEST) -> str:
     """Return `text` escaped and cut to about `longest` characters."""
     shown = escape(text[: longest + 1])

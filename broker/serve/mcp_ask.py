@@ -20,7 +20,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from broker.decide.wording import escape, shorten
+from broker.decide.wording import exact, shorten
 from broker.serve.tools_inside import Call
 from broker.task.desk import ApprovalDesk, Given, NotTaken, Taken, WordWanted
 from broker.values import dataclass
@@ -215,24 +215,44 @@ def _schema(asked: Asked) -> dict[str, Any]:
 def text_of(row: dict[str, Any]) -> str:
     """Return a question as a form shows it: each argument on a line, and nothing that a reader's screen would act on."""
     lines = [
-        f"broker: {escape(row['task'])} wants what is {row['class']}: {row['what']}",
-        f"refused: {escape(row['reason'])}",
-        *(f"why: {escape(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]),
+        f"broker: {exact(row['task'])} wants what is {row['class']}: {exact(row['what'])}",
+        f"refused: {exact(row['reason'])}",
+        *(f"why: {exact(one['text'])} ({one['class']}, {one['rule']})" for one in row["reasons"]),
     ]
     if "argv" in row:
-        lines += [f"program: {escape(row['program'])} (sha256 {row['sha256'] or 'not known'})", f"folder: {escape(row['cwd'])}"]
-        lines += [f"argv {number}: {escape(word)}" for number, word in enumerate(row["argv"])]
-        lines += [f"env: {escape(name)}={escape(value)}" for name, value in row["env"]]
-        lines += [f"names: {escape(one['path'])}" + (f", which leads to {escape(one['to'])}" if "to" in one else "") for one in row["files"]]
+        lines += [f"program: {exact(row['program'])} (sha256 {row['sha256'] or 'not known'})", f"folder: {exact(row['cwd'])}"]
+        lines += [f"argv {number}: {exact(word)}" for number, word in enumerate(row["argv"])]
+        lines += [f"env: {exact(name)}={exact(value)}" for name, value in row["env"]]
+        lines += [
+            f"argument {one['word']} names: {exact(one['path'])}" + (f", which leads to {exact(one['to'])}" if "to" in one else "")
+            + (f" (sha256 {one['sha256']})" if "sha256" in one else f" ({one['kind']})")
+            for one in row["files"]
+        ]  # fmt: skip
+        lines += [f"{name.replace('_', ' ')}: {row[name]}" for name in ("files_left_out", "words_not_looked_up") if name in row]
     else:
-        lines += [f"{name}: {escape(row[name])}" for name in ("action", "path", "other") if row.get(name)]
+        lines += [f"{name}: {exact(row[name])}" for name in ("action", "path", "other") if row.get(name)]
         lines += [f"content: {row['content']}"] if "content" in row else []
-    if (shell := row.get("shell")) is not None:
-        lines += ["in the shell text:", *(f"  {line}" for line in shell["text"].split("\n"))]
-    if (diff := row.get("diff")) is not None:
-        left = diff.get("lines_left_out", 0)
-        lines += ["change:", *(f"  {line}" for line in diff["lines"]), *([f"  … and {left} more lines"] if left else [])]
-        lines += [f"  {diff['note']}"] if "note" in diff else []
-    return "\n".join(lines)
+    if row.get("by"):
+        lines.append(f"asked by process {row['pid']}: {', started by '.join(map(exact, row['by']))}")
+    return "\n".join([*lines, *_shell(row.get("shell")), *_change(row.get("diff"))])
+
+
+def _shell(shell: dict[str, Any] | None) -> list[str]:
+    """Return the text of the shell, the part that is asked about on lines that are marked."""
+    if shell is None:
+        return []
+    text, start, end = shell["text"], shell["start"], shell["end"]
+    parts = [("  ", text)] if start is None else [("  ", text[:start]), (">>", text[start:end]), ("  ", text[end:])]
+    lines = [f"{mark} {exact(line)}" for mark, part in parts for line in part.split("\n") if line.strip()]
+    return ["in the shell text:", *lines, *(["… there is more of it"] if shell["cut"] else [])]
+
+
+def _change(diff: dict[str, Any] | None) -> list[str]:
+    if diff is None:
+        return []
+    before = "a new file" if diff["bytes_before"] is None else f"{diff['bytes_before']} before"
+    left = [f"… and {diff['lines_left_out']} more lines"] if diff.get("lines_left_out") else []
+    note = [diff["note"]] if "note" in diff else []
+    return [f"change: {diff['bytes']} bytes ({before})", *(f"  {exact(line)}" for line in diff["lines"]), *left, *note]
 
 

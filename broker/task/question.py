@@ -56,7 +56,7 @@ class Proposal:
 
 def _line(line: bytes) -> str:
     text = escape(line.decode("utf-8", "surrogateescape").rstrip("\n").replace("\n", " "))
-    return text if len(text) <= MOST_WIDTH else text[: MOST_WIDTH - 1] + "…"
+    return text if len(text) <= MOST_WIDTH else f"{text[:MOST_WIDTH]}… and {len(text) - MOST_WIDTH} more characters"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

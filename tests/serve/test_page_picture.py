@@ -17,8 +17,9 @@ from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile
 from broker.decide.trust import Trust
 from broker.decide.verdict import Deny, Layer
+from broker.decide.wording import stands_alone
 from broker.serve.page import server
-from broker.serve.page.picture import DENIALS, digest, lines_of, pieces
+from broker.serve.page.picture import DENIALS, _question, digest, lines_of, pieces
 from broker.task.control import Control
 from broker.task.tree import Node, Tree
 
@@ -181,10 +182,11 @@ HOSTILE = ("\x1b[31m", "\u202egnp.exe", "\udcff", "a\nb", "\x00", "\x85", "\u202
 @pytest.mark.parametrize("text", HOSTILE)
 def test_pieces_are_plain_or_written_out_and_say_all_of_the_text(text: str) -> None:
     found = pieces(f"x{text}y")
-    assert all(part.isprintable() for part in found)
+    assert all(map(stands_alone, "".join(found[::2])))
+    assert "".join(found[1::2]).isascii()
     assert found[0].startswith("x")
     assert found[-1].endswith("y")
-    assert "".join(found[::2]) == "".join(char for char in f"x{text}y" if char.isprintable())
+    assert "".join(found[::2]) == "".join(char for char in f"x{text}y" if stands_alone(char))
 
 
 def test_what_was_typed_as_an_escape_is_told_from_one() -> None:
@@ -193,6 +195,20 @@ def test_what_was_typed_as_an_escape_is_told_from_one() -> None:
     assert pieces("") == []
     assert pieces("a\nb") == ["a", "\\n", "b"]
     assert lines_of("a\nb\x1b") == ["a\nb", "\\x1b"]
+
+
+def test_what_looks_like_nothing_or_covers_its_neighbour_is_written_out() -> None:
+    assert pieces("a\u3164b\u2800") == ["a", "\\u3164", "b", "\\u2800"]
+    assert pieces("rm\u0338 -f") == ["rm", "\\u0338", " -f"]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_text_of_a_shell_that_is_cut_says_so(cut: bool) -> None:
+    row = {
+        "approval": 1, "left": 9.0, "seconds": 1.0, "session": True, "word": "", "tool": "exec", "class": "install", "effects": [], "what": "x",
+        "rule": "r", "reason": "no", "sha256": "", "reasons": [], "shell": {"text": "a\nb", "start": None, "end": None, "cut": cut},
+    }  # fmt: skip
+    assert _question(RUN, f"{RUN}.1", row, 0.0)["shell_cut"] is cut
 
 
 def test_hostile_words_of_a_task_arrive_in_pieces(page: Served) -> None:

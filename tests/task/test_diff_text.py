@@ -12,6 +12,7 @@ from enforce.conftest import make_bench  # noqa: F401 - a fixture, used by name
 from enforce.layer_bench import Bench
 
 from broker.task.diff_text import Diff, stat_lines
+from broker.task.question import MOST_WIDTH, Proposal
 
 MakeBench = Callable[..., Bench]
 # A name that goes on as a patch of another file, and names that a patch cannot hold as they are.
@@ -75,3 +76,9 @@ def test_git_makes_the_new_content_of_the_old_one(make_bench: MakeBench, tmp_pat
     bench = make_bench(before)
     bench.task_without_looking(lambda view: (view / "f").write_bytes(b"head\n" * 5 + new))
     assert applied(bench, before, tmp_path / "applied") == {b"f": b"head\n" * 5 + new}
+
+
+def test_what_is_cut_off_of_a_line_is_said_on_it() -> None:
+    shown = Proposal(old=None, new=b"x" * 500 + b"; evil\n").as_dict()["lines"][-1]
+
+    assert shown == "+" + "x" * (MOST_WIDTH - 1) + "… and 107 more characters"

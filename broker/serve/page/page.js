@@ -77,7 +77,7 @@ function facts(row) {
     if (row.other) fact("other path", code(row.other));
   }
   if (row.content) fact("content", row.content);
-  if (row.shell.length) fact("in the shell", el("code", { class: "block" }, row.shell.map((part, at) => el("span", { class: at === 1 ? "asked" : "" }, words(part)))));
+  if (row.shell.length) fact("in the shell", el("code", { class: "block" }, row.shell.map((part, at) => el("span", { class: at === 1 ? "asked" : "" }, words(part)))), row.shell_cut ? el("p", { class: "rule" }, "There is more of it than is shown.") : null);
   if (row.diff) {
     const kind = (line) => ({ "+": "added", "-": "removed" })[line[0]?.[0]] ?? "";
     const lines = row.diff.lines.map((line) => el("span", { class: `line ${kind(line)}` }, words(line)));

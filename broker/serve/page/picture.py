@@ -15,7 +15,7 @@ from dataclasses import field
 from itertools import groupby
 from typing import Any
 
-from broker.decide.wording import escape
+from broker.decide.wording import stands_alone, written_out
 from broker.sha256 import sha256
 from broker.task.watching import Row, Watched, connect, listen, place_of
 from broker.values import dataclass
@@ -40,12 +40,12 @@ def pieces(text: str) -> list[str]:
 
     Line breaks are written out. Where several lines are meant (`lines_of`), they stay.
     """
-    return _pieces(text, str.isprintable)
+    return _pieces(text, stands_alone)
 
 
 def lines_of(text: str) -> list[str]:
     """Return a text of several lines as pieces."""
-    return _pieces(text, lambda char: char == "\n" or char.isprintable())
+    return _pieces(text, lambda char: char == "\n" or stands_alone(char))
 
 
 def _pieces(text: str, is_plain: Callable[[str], bool]) -> list[str]:
@@ -54,7 +54,7 @@ def _pieces(text: str, is_plain: Callable[[str], bool]) -> list[str]:
         part = "".join(chars)
         if plain == bool(len(found) % 2):
             found.append("")
-        found.append(part if plain else escape(part))
+        found.append(part if plain else written_out(part))
     return found
 
 
@@ -272,7 +272,7 @@ def _question(run: str, name: str, row: Row, now: float) -> Row:
             {**one, "path": pieces(one["path"]), "to": pieces(one.get("to", "")), "sha256": one.get("sha256", "")}
             for one in row.get("files", ())
         ],
-        "shell": _shell(row.get("shell")), "diff": _diff(row.get("diff")), **shown,
+        "shell": _shell(row.get("shell")), "shell_cut": bool((row.get("shell") or {}).get("cut")), "diff": _diff(row.get("diff")), **shown,
         "more": [[key, pieces(json.dumps(value, ensure_ascii=False))] for key, value in row.items() if key not in _SHOWN],
     }  # fmt: skip
 
