@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROUNDS = 10
-UNREAD = 0.4  # seconds until a key counts
+UNREAD = 0.8  # seconds until a key counts
 MEGABYTES = 32
 PROGRAM = "curl --no-such-option http://a.invalid"  # says so at once, and ends
 SAYS = b"is unknown"

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.cli.ask_line import Line
-from broker.cli.question_text import LABEL, details, head, named, wrapped
+from broker.cli.question_text import LABEL, details, exact, head, named, wrapped
 from broker.cli.terminal import Colours
-from broker.decide.wording import exact
 
 SMALL = (10, 40)  # rows and columns below which everything is said shorter
 MOST_REFUSED = 3  # rows

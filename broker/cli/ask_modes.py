@@ -2,7 +2,7 @@
 
 In: all that the program wrote to the terminal, in pieces of any size. Out: what to write before a question is drawn, and after
 it. While a question is there a key must be that key (no mouse reports, no encoded keys), and what is written must appear as
-text at its place: not in a string that the program left open, in line drawing signs, or within margins.
+text at its place: not in a string that the program left open, in line drawing signs, in another encoding, or within margins.
 
 Sequences: ECMA-48; modes: xterm's ctlseqs; keys: the kitty keyboard protocol.
 """
@@ -20,21 +20,25 @@ _SEQUENCE = re.compile(
     rb"\x1b(?:"
     rb"\[(?P<mark>[<-?!]?)(?P<numbers>[0-9;:]*)[ -/]*(?P<final>[@-~])"
     rb"|\[[0-?]*[ -/]*[@-~]"
-    rb"|\](?P<colours>(?:[45]|1[0-9]);)"
+    rb"|\](?P<colours>(?:[45]|1[0-9]);|P)"
     rb"|[\]PX^_][^\x07\x18\x1a\x1b]*(?:[\x07\x18\x1a]|\x1b\\)"
+    rb"|(?P<coding>%[ -/]*[0-~])"
     rb"|[ -/]+[0-~]"
     rb"|(?P<single>[0-OQ-WYZ\\`-~])"
     rb")"
 )
 # Most of what programs write is text, colours and places: then only its end is looked at.
-_OF_INTEREST = re.compile(rb"\x1b(?:\[(?:[<-?!]|[0-9;:]*[hl])|[]c=>PX^_])")
+_OF_INTEREST = re.compile(rb"\x1b(?:\[(?:[<-?!]|[0-9;:]*[hl])|[]c=>%PX^_])")
 _OPEN = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x18\x1a\x1b]*\x1b?|[ -/]*)|[\xc2-\xf4][\x80-\xbf]{0,2})\Z")
 _LONGER = (0, 0xC2, 0xE0, 0xF0)  # the least first byte of a character of more than so many bytes
 
+# Text of the colour of what is behind it is not to be read. What the program had made of them is not known, and not made again.
+_THEIR_OWN_COLOURS = b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]R\x1b\\"
+
 _ALTERNATE = frozenset((47, 1047, 1049))
 _ON_AT_FIRST = frozenset((7, 25))  # lines go on at the margin; the cursor is seen
-# Cursor keys, mouse (9, 1000 to 1003), focus, bracketed paste, colour scheme, size reports, keypad, left and right margins.
-_OFF_WHILE_ASKING = (1, 9, 1000, 1001, 1002, 1003, 1004, 2004, 2031, 2048, 66, 69)
+# Cursor keys, mouse (9, 1000 to 1003), focus, bracketed paste, colour scheme, size reports, keypad, margins, keys as Windows has them.
+_OFF_WHILE_ASKING = (1, 9, 1000, 1001, 1002, 1003, 1004, 2004, 2031, 2048, 66, 69, 9001)
 _KNOWN = frozenset((*_OFF_WHILE_ASKING, *_ON_AT_FIRST, *_ALTERNATE))
 
 
@@ -47,11 +51,13 @@ class Modes:
 
     full_screen: bool = False
     recoloured: bool = False
+    utf8: bool = True  # what we write is
     _on: set[int] = field(default_factory=lambda: set(_ON_AT_FIRST))
     _insert: bool = False
     _keypad: bool = False
     _encoded_keys: bool = False  # kitty's protocol was used
     _other_keys: bytes = b"0"  # xterm's modifyOtherKeys
+    _coding: bytes = b""  # which encoding the program chose (ISO 2022): in another one, bytes of a letter are controls
     _open: bytes = b""  # a sequence, or a character, whose end has not come yet
 
     def saw(self, output: bytes) -> None:
@@ -64,6 +70,8 @@ class Modes:
             end = found.end()
             if found["single"] is not None:
                 self._single(found["single"])
+            elif found["coding"] is not None:
+                self._coding = found[0]
             elif found["colours"] is not None:
                 self.recoloured = True
             elif found["final"] is not None:
@@ -74,7 +82,7 @@ class Modes:
         match final:
             case b"c":  # reset
                 self.full_screen, self._on, self._insert, self._keypad = False, set(_ON_AT_FIRST), False, False
-                self._encoded_keys, self._other_keys = False, b"0"
+                self._encoded_keys, self._other_keys, self._coding = False, b"0", b""
             case b"=" | b">":
                 self._keypad = final == b"="
             case _:
@@ -110,6 +118,9 @@ class Modes:
         return (
             b"\x18\x1b\\"  # whatever was begun is over: else a string would swallow all that follows
             + (b"\x1b7" if self.full_screen else b"\x1b[?1049h")  # both keep cursor, colours, signs and origin
+            + (b"\x1b%G" if self.utf8 else b"")
+            + b"\x1bW\x1b[2l"  # nothing of ours stays when it is erased; no key is locked out
+            + (_THEIR_OWN_COLOURS if self.recoloured else b"")
             + b"\x1b[?6l\x1b(B\x0f\x1b[m\x1b[?7l\x1b[?25l\x1b[?2026l"
             + (b"\x1b[4l" if self._insert else b"") + off + keys
             + (b"\x1b[>0u" if self._encoded_keys else b"")  # after the change of screens: each has a stack of its own
@@ -121,7 +132,7 @@ class Modes:
         on = b"".join(b"\x1b[?%dh" % mode for mode in (*_OFF_WHILE_ASKING, *sorted(_ON_AT_FIRST)) if mode in self._on)
         keys = (b"\x1b=" if self._keypad else b"") + (b"\x1b[>4;%bm" % self._other_keys if self._other_keys != b"0" else b"")
         return (
-            b"\x1b[m\x1b[2J"
+            b"\x1b[m\x1b[2J" + self._coding
             + (b"\x1b[<u" if self._encoded_keys else b"")
             + keys + on + (b"\x1b[4h" if self._insert else b"") + (b"" if 25 in self._on else b"\x1b[?25l")
             + (b"\x1b8" if self.full_screen else b"\x1b[?1049l")

@@ -11,11 +11,13 @@ import termios
 import tty
 
 from broker.cli.ask_modes import Modes
-from broker.cli.terminal import Colours
+from broker.cli.terminal import Colours, speaks_utf8
 from broker.enforce.attach import terminal_size, write_all
 from broker.enforce.ready import readable
 
 MOST_KEYS = 4096  # bytes read at once
+MOST_BLANK = 1000  # columns
+_IN_ASCII = {ord("·"): "|", ord("…"): ".."}  # our own signs, no wider than they are taken to be
 
 
 class Screen:
@@ -24,7 +26,7 @@ class Screen:
     def __init__(self, descriptor: int) -> None:
         """Take the descriptor of /dev/tty."""
         self.descriptor = descriptor
-        self.modes = Modes()
+        self.modes = Modes(utf8=speaks_utf8())
         self.taken = False
         self._dumb = os.environ.get("TERM", "dumb") == "dumb"
         self._saved: list[object] = []
@@ -80,11 +82,13 @@ class Screen:
         if self._dumb:
             text = "" if again else "\r\n".join([*lines, ""])
         else:
-            rows, _ = self.size()
-            # Erased behind the text, not before it: what is drawn twice a second must not flicker.
-            placed = [f"\x1b[{row};1H{line}\x1b[K" for row, line in enumerate([*lines, *[""] * rows][:rows], 1)]
+            rows, columns = self.size()
+            # Erased behind the text, not before it: what is drawn twice a second must not flicker. At first each line is made one
+            # of plain width, and written over: what the command has protected is not erased by the sequence for that (xterm).
+            blank = "" if again else f"\x1b#5\x1b[{{}};1H{' ' * min(columns, MOST_BLANK)}\x1b[{{}};1H"
+            placed = [f"\x1b[{row};1H{blank.format(row, row)}{line}\x1b[K" for row, line in enumerate([*lines, *[""] * rows][:rows], 1)]
             text = "".join(placed)
-        self._write(text.encode("utf-8", "backslashreplace"))
+        self._write(text.encode("utf-8", "backslashreplace") if self.modes.utf8 else text.translate(_IN_ASCII).encode("ascii", "backslashreplace"))
 
     def keys(self) -> bytes | None:
         """Return what was typed; b"" where it is not ours now. None: the terminal is gone."""

@@ -29,11 +29,15 @@ from broker.task.desk import MOST_WHY, Given, NotTaken, Taken, WordWanted
 if TYPE_CHECKING:
     from broker.task.desk import ApprovalDesk
 
-UNREAD = 0.3  # seconds in which a question has appeared and cannot have been read
+# Seconds in which a question has appeared and cannot have been read, and no key is an answer; they begin again with each key. So
+# neither a key that is held down (the first repetition comes after up to 0.66 s) answers the next question, nor a word that is
+# typed on, `no` for example, this one.
+UNREAD = 0.7
 BURST = 0.02  # seconds within which two bytes are one thing: a paste, or a key that sends several
 TICK = 0.5  # seconds between two looks at what waits, while a question is there
 LATER = 1.0  # seconds until it is looked again whether the terminal is ours
 LONGEST_WORD = 64
+MOST_AT_ONCE = 3  # keys that may come together from somebody who types fast, over a slow connection
 
 CTRL_C_Z_ESC = b"\x03\x1a\x1b"
 
@@ -51,7 +55,7 @@ class TerminalQuestions:
         self._frame: Frame | None = None  # of the question that is there
         self._line: Line | None = None  # that is being typed
         self._how = ""  # what the typed word is to give: once or session; '': the line says why not
-        self._answers_from = self._next_look = self._quiet_until = 0.0
+        self._answers_from = self._next_look = 0.0
         self._spoilt = self._gone = False
         self._kept: list[str] = []
         self._keeping = threading.Lock()
@@ -168,7 +172,7 @@ class TerminalQuestions:
             self._screen.forget_keys()
         self._line, self._how = None, ""
         self._draw(again=False)
-        self._answers_from = time.monotonic() + UNREAD
+        self._hear_nothing()
 
     def _draw(self, *, again: bool) -> None:
         """Draw what is there. `again`: nothing but the time has changed, and perhaps what is asked for."""
@@ -193,12 +197,15 @@ class TerminalQuestions:
         elif typed and self._line is not None:
             self._take_line(self._line, typed)
         elif typed:
-            now = time.monotonic()
-            alone = len(typed) == 1 and now >= self._quiet_until and not self._screen.more_keys(BURST)
-            if not alone:
-                self._quiet_until = now + 2 * BURST
-            elif now >= self._answers_from:
+            early = time.monotonic() < self._answers_from
+            if early or len(typed) > 1 or self._screen.more_keys(BURST):
+                self._hear_nothing()
+            else:
                 self._take_key(typed)
+
+    def _hear_nothing(self) -> None:
+        """Take no answer until the keys have been left alone for a while."""
+        self._answers_from = time.monotonic() + UNREAD
 
     def _take_key(self, key: bytes) -> None:
         assert self._frame is not None
@@ -225,12 +232,15 @@ class TerminalQuestions:
                 self._look()  # the desk tells the agent's words only where they are asked for
                 return
             case _:
-                pass
+                self._frame.note = "That key is none of these. It may be the beginning of a word, so wait a moment before the next."
+                self._hear_nothing()
         self._draw(again=False)
 
     def _take_line(self, line: Line, typed: bytes) -> None:
         if self._how and time.monotonic() < self._answers_from:
             typed = typed if len(typed) == 1 and typed in CTRL_C_Z_ESC else b""
+        elif self._how and len(typed) > MOST_AT_ONCE:  # pasted, or said by the terminal itself
+            line.text, typed = "", b""
         match line.take(typed):
             case Wish.ENTER if self._how:
                 self._answer(self._how, word=line.text.strip())

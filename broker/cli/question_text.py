@@ -7,8 +7,8 @@ top of one another, written out.
 
 from __future__ import annotations
 
-from broker.cli.terminal import Colours
-from broker.decide.wording import exact
+from broker.cli.terminal import Colours, speaks_utf8
+from broker.decide import wording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,12 @@ _PLACED = frozenset((
     "diff",
 ))  # fmt: skip
 LABEL = 12  # columns in front of a value
+
+
+def exact(text: str) -> str:
+    """Return a text as it can be read letter by letter, on a terminal of this locale."""
+    shown = wording.exact(text)
+    return shown if speaks_utf8() else wording.only_ascii(shown)
 
 
 def head(name: str, row: dict[str, Any], colours: Colours) -> list[str]:

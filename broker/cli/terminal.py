@@ -59,6 +59,12 @@ def command_line(argv: list[str] | tuple[str, ...], width: int = 100) -> str:
     return shorten(escape(" ".join(shlex.quote(word) for word in argv)), width)
 
 
+def speaks_utf8() -> bool:
+    """Whether the locale is one of UTF-8. On a terminal of another, some bytes of a letter can be controls."""
+    named = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or "utf-8"
+    return "utf8" in named.lower().replace("-", "")
+
+
 def ask(question: str) -> bool:
     """Ask a yes-or-no question on the controlling terminal. Without one, or at its end, the answer is no."""
     try:

@@ -71,6 +71,11 @@ def _turns(char: str) -> bool:
     return unicodedata.bidirectional(char) in _RIGHT_TO_LEFT
 
 
+def only_ascii(text: str) -> str:
+    """Return a text for a reader who has nothing but ASCII."""
+    return text if text.isascii() else "".join(char if char.isascii() else _escape_char(char) for char in text)
+
+
 def written_out(text: str) -> str:
     """Return every character of a text by its number."""
     return "".join(map(_escape_char, text))

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from broker.cli.ask_frame import Frame
 from broker.cli.ask_line import Line
-from broker.cli.question_text import details, wrapped
+from broker.cli.question_text import details, exact, wrapped
 from broker.cli.terminal import Colours
-from broker.decide.wording import exact
 
 
 def row(**more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from broker.cli.ask_modes import MOST_OPEN, Modes
 PIECES = [
     b"text", b"\n", "ö世".encode(), b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?2004;1000h", b"\x1b[?25l", b"\x1b[4h", b"\x1b[4l", b"\x1b=",
     b"\x1b>", b"\x1b[>1u", b"\x1b[<u", b"\x1b[>4;2m", b"\x1b]0;title \xc3\xb6\x07", b"\x1b]52;c;aGk=\x1b\\", b"\x1bP+q\x1b\\", b"\x1b[31;1m",
-    b"\x1b(0", b"\x1bc", b"\x1b[!p", b"\x1b]4;1;black\x07", b"\x1b[?", b"\x1b", b"\x18", b"\x9b", b"\x1b[?7l", b"\x1b[?1h",
+    b"\x1b(0", b"\x1b%@", b"\x1bc", b"\x1b[!p", b"\x1b]4;1;black\x07", b"\x1b[?", b"\x1b", b"\x18", b"\x9b", b"\x1b[?7l", b"\x1b[?1h",
 ]  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def test_of_a_plain_program_nothing_but_the_screen_is_changed_and_all_is_undone(
         (b"\x1b[>4;2m", b"\x1b[>4;0m", b"\x1b[>4;2m"),
         (b"\x1b[4h", b"\x1b[4l", b"\x1b[4h"),
         (b"\x1b[?69h", b"\x1b[?69l", b"\x1b[?69h"),
+        (b"\x1b[?9001h", b"\x1b[?9001l", b"\x1b[?9001h"),
     ],
 )
 def test_what_would_change_keys_or_text_is_off_while_asking_and_on_again_after_it(output: bytes, off: bytes, on: bytes) -> None:
@@ -96,4 +97,15 @@ def test_a_string_without_an_end_takes_no_more_room_than_it_may() -> None:
 def test_colours_that_were_changed_are_noticed() -> None:
     assert after(b"\x1b]4;1;#000000\x07").recoloured
     assert after(b"\x1b]11;black\x1b\\").recoloured
+    assert after(b"\x1b]P0000000").recoloured
+    assert b"\x1b]111\x1b\\" in after(b"\x1b]11;black\x1b\\").before()
+    assert b"\x1b]111" not in after(b"text").before()
     assert not after(b"\x1b]0;4;1;\x07\x1b]52;c;aGk=\x07\x1b[31m").recoloured
+
+
+def test_the_encoding_is_ours_while_asking_and_the_programs_again_after_it() -> None:
+    assert b"\x1b%G" in after(b"").before()
+    assert b"\x1b%" not in after(b"").after()
+    assert b"\x1b%@" in after(b"\x1b%@").after()
+    assert b"\x1b%" not in after(b"\x1b%@\x1bc").after()
+    assert b"\x1b%" not in Modes(utf8=False).before()

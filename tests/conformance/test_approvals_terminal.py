@@ -22,7 +22,7 @@ LIMITS = {"max_risk": "local_write", "effects": {}}
 KEYS = r"(?s)o once.{1,60}d deny.{1,60}say why.{1,60}agent's words"
 ENTERED, LEFT = re.escape("\x1b[?1049h"), re.escape("\x1b[?1049l")
 CURL = "curl -s http://a.invalid"  # it starts, and ends with 6: there is no network
-UNREAD = 0.3  # seconds in which no key counts
+UNREAD = 0.7  # seconds in which no key counts, from the last key on
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,13 @@ def asked(screen: Terminal, what: str = "a.invalid") -> None:
 def read() -> None:
     """Take the time to read the question: a key that comes sooner does not count."""
     time.sleep(UNREAD + 0.2)
+
+
+def typed(screen: Terminal, text: str, between: float = 0.05) -> None:
+    """Press one key after the other."""
+    for key in text:
+        screen.type(key)
+        time.sleep(between)
 
 
 def plain(broker: Broker, script: str) -> list[str]:
@@ -111,11 +118,73 @@ def test_what_is_typed_ahead_or_pasted_or_no_plain_key_is_no_answer_and_no_key_o
         asked(screen)
         for keys in ("do it", "\x1bd", "\x1bOd", "\x1b[111u", "\x1b[<0;3;3M", "\x1b", "\r", "y"):
             screen.type(keys)
-            time.sleep(0.1)  # so that each of these comes by itself, as from somebody who types
+            read()  # so that each of these comes by itself
+            screen.look()
         assert rows(broker, "answered") == []
         screen.type("d")
         screen.expect("code 126")
         screen.expect("rest=oooo=")
+        assert screen.wait() == 0
+
+
+@pytest.mark.parametrize("word", ["no", "yes", "sudo make", "oooooooooooooooooooooooooooo"])
+def test_a_word_that_is_typed_on_or_a_key_that_is_held_is_no_answer(broker: Broker, word: str) -> None:
+    with asking(broker, f"{CURL}; echo code $?") as screen:
+        screen.expect(KEYS)
+        if word in ("no", "yes"):
+            read()  # somebody has read the question, and types what he would say
+        typed(screen, word, between=0.1)
+        read()
+        assert rows(broker, "answered") == []
+        screen.type("d")
+        screen.expect("code 126")
+        assert screen.wait() == 0
+
+
+# What a terminal says by itself when it is asked to (xterm's ctlseqs): its title, a setting, its answerback, a colour, the clipboard.
+REPLIES = ("\x1b]lo\x1b\\", "\x1bP1$r0 o\x1b\\", "oooooooo", "\x1b]10;rgb:dddd/0000/0000\x07", "\x1b]52;c;b28=\x07", "\x1b[?1;2c", "o" * 4097)
+
+
+def test_what_a_terminal_answers_by_itself_is_no_answer_to_a_question(broker: Broker) -> None:
+    with asking(broker, f"{CURL}; echo code $?") as screen:
+        asked(screen)
+        for reply in REPLIES:
+            screen.type(reply)
+            time.sleep(0.1)
+            screen.look()
+        assert rows(broker, "answered") == []
+        read()
+        screen.type("d")
+        screen.expect("code 126")
+        assert screen.wait() == 0
+
+
+def test_another_encoding_and_what_is_protected_do_not_change_what_is_read(broker: Broker) -> None:
+    left = "\\033[?1049h\\033[12;1H\\033V note  your administrator approves this\\033W\\033[?1049l\\033%%@\\033]11;black\\007"
+    with asking(broker, f"printf '{left}'; curl -s http://a.invalid/ě31m; echo code $?") as screen:
+        asked(screen)
+        question = screen.seen.rpartition(b"\x1b[?1049h")[2]
+        head, first = question.partition(b"\x1b[2J")[::2]
+        assert head.startswith(b"\x1b%G\x1bW")
+        assert b"\x1b]111\x1b\\" in head
+        assert b"\x1b[12;1H" + b"\x1b#5\x1b[12;1H" + b" " * 80 + b"\x1b[12;1H" in first
+        screen.type("d")
+        screen.expect(re.escape("\x1b%@"))
+        screen.expect("code 126")
+        assert screen.wait() == 0
+
+
+def test_in_a_locale_without_utf8_a_question_is_ascii(broker: Broker) -> None:
+    broker.profile("asks", **LIMITS)
+    words = plain(broker, "curl -s http://a.invalid/ě31m; echo code $?")
+    with terminal(["env", "LC_ALL=C", *words], broker.settings(), broker.folder) as screen:
+        asked(screen)
+        question = screen.seen.rpartition(b"\x1b[?1049h")[2]
+        assert question.isascii()
+        assert b"a.invalid/\\u011b31m" in question
+        assert b"\x1b%G" not in question
+        screen.type("d")
+        screen.expect("code 126")
         assert screen.wait() == 0
 
 
@@ -137,12 +206,19 @@ def test_the_fourth_approval_takes_the_word_and_what_is_typed_in_its_pause_is_th
         asked(screen, "a.invalid/4")
         screen.type("o")
         screen.expect("Several were approved just now")
-        screen.type("approve\r")
+        typed(screen, "approve\r")
         screen.expect("type approve and press Enter")
-        screen.type("aprove\r")  # not the word: another pause
+        typed(screen, "aprove\r")  # not the word: another pause
         screen.expect("Several were approved just now")
         screen.expect("type approve and press Enter")
-        screen.type("approve\r")
+        screen.type("x")
+        screen.expect(r"\D1 of 64")
+        screen.type("approve\r")  # pasted
+        screen.expect(r"\D0 of 64")
+        screen.type("\r")
+        screen.expect("Several were approved just now")
+        screen.expect("type approve and press Enter")
+        typed(screen, "approve\r")
         screen.expect("code 6")
         assert screen.wait() == 0
     assert [one["word"] for one in rows(broker, "answered")] == [False, False, False, True]
@@ -491,7 +567,7 @@ def shown(screen: Terminal, height: int = 24, width: int = 80) -> list[str]:
     places: dict[tuple[int, int], str] = {}
     kept: tuple[dict[tuple[int, int], str], tuple[int, int]] = ({}, (0, 0))
     row = column = 0
-    for found in re.finditer(r"\x1b\[([?>=<]?)([0-9;]*)([@-~])|\x1b[()][0-9A-B]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]", text):
+    for found in re.finditer(r"\x1b\[([?>=<]?)([0-9;]*)([@-~])|\x1b[()][0-9A-B]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[#%].|\x1b.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]", text):
         mark, numbers, final = found[1], [int(one or 0) for one in (found[2] or "").split(";")], found[3]
         if final is None:
             char = found[0]
