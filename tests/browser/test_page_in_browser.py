@@ -112,6 +112,19 @@ def test_a_key_that_was_meant_for_the_question_before_answers_nothing(page: Page
         page.tab.press("o", repeated=True)  # nor does one that is held down
         assert page.tab.run("document.getElementById('question').hidden") is False
         assert page.answers() == []
+        page.question("curl")
+        page.tab.press("d")
+        assert running.finish().out == b"126\n"
+
+
+@pytest.mark.parametrize("word", ["no", "yes"])
+def test_a_word_that_somebody_types_is_no_answer(page: Page, word: str) -> None:
+    with held(page, "curl -s http://a.invalid; echo $?") as running:
+        page.question("curl")
+        for letter in word:
+            page.tab.press(letter)
+        page.question("curl")  # it can be answered, so the letters have been taken
+        assert page.answers() == []
         page.tab.press("d")
         assert running.finish().out == b"126\n"
 

@@ -1,7 +1,8 @@
 // What is shown, and what a key does. Everything that a task wrote arrives as pieces of text and becomes text nodes: there is no
 // way from here to HTML, and the page's Content-Security-Policy (trusted types) would stop one.
 
-const ARMED_AFTER = 600; // ms that a question has to be on screen before it takes an answer: fingers are faster than eyes
+// ms that a question has to be on screen, and keys to be left alone, before it takes an answer: fingers are faster than eyes.
+const ARMED_AFTER = 600;
 const KEPT = 200; // refusals
 const $ = (name) => document.getElementById(name);
 const MILD = new Set(["safe", "local_write"]);
@@ -420,9 +421,11 @@ document.addEventListener("keydown", (event) => {
   if (event.target instanceof HTMLInputElement || !$("single").checked) return;
   if (event.key in ACTIONS) {
     event.preventDefault(); // or the key would be the first letter of the reason
-    if (!event.repeat) act(event.key);
+    if (event.repeat || !armed()) arm();
+    else act(event.key);
   } else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
   else if (event.key === "?") $("keys").showModal();
+  else if (/^[^ ]$/u.test(event.key)) arm(); // it may be the beginning of a word, no for example, whose next letter is a key
 });
 
 for (const [name, key] of [["once", "o"], ["session", "s"], ["deny", "d"], ["why", "w"]]) $(name).addEventListener("click", () => act(key));
