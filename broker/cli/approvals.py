@@ -27,6 +27,8 @@ broker approvals watch                        each question as it comes, with a 
 """
 WORDS = ("list", "show", "approve", "deny", "watch")
 LOOK = 0.5  # seconds between two looks at what waits
+BURST = 0.02  # seconds within which two lines are one paste
+UNREAD = 0.7  # seconds in which a question has appeared and cannot have been read: a line that comes sooner is no answer
 KEYS = {"o": "once", "s": "session", "d": "deny", "w": "deny"}
 
 
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "broker approvals [list | show ID [--claims] | approve ID [--session] | deny ID [--why TEXT] | watch] [--json]"
     )
     parser.add_argument("words", nargs="*", metavar="show|approve|deny ID",
-                        help="ID is RUN.NUMBER (a run's id, its start or its last part), or the number where one run waits only")  # fmt: skip
+                        help="ID is RUN.NUMBER (a run's id, its start or its last part); to show or deny, the number will do where one run waits only")  # fmt: skip
     parser.add_argument("--session", action="store_true",
                         help="approve the exact same start for the rest of the run, an hour at most; never what is destructive, "
                              "persistent, unknown or blocked, nor a change to a path")  # fmt: skip
@@ -173,7 +175,13 @@ def lines_of(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def _answer(word: str, how: str, args: argparse.Namespace) -> int:
+    from broker.errors import UsageError
     from broker.task.watching import connect
+
+    name, _, number = word.rpartition(".")
+    if how != "deny" and name in ("", "last"):
+        # The run that he has looked at may be over, and another one have a question of that number by now.
+        raise UsageError(f"which run's question {number!a}? To approve one, write RUN.NUMBER, as `broker approvals` does")
 
     runs = connect()
     try:
@@ -269,18 +277,22 @@ def _prompt(terminal: BinaryIO, one: Watched, row: dict[str, Any]) -> None:
     name, keys = _id(one, row), "o once, d deny, w deny and say why" + (", s for the session" if row["session"] else "")
     termios.tcflush(terminal, termios.TCIFLUSH)  # what was typed before the question is no answer to it
     terminal.write(f"  {keys}: ".encode())
+    shown = time.monotonic()
     while any(other["approval"] == row["approval"] for _, other in _waiting({one.run: one})):
         if not readable([terminal], LOOK):
             continue
-        typed = terminal.readline(64)
-        key = typed.strip().lower().decode("ascii", "replace")
+        typed, soon = terminal.readline(64), time.monotonic() - shown < UNREAD
         if not typed:
             raise KeyboardInterrupt
+        more = readable([terminal], BURST)  # a line comes by itself: of a paste none is an answer, nor is what is left of a long one
+        termios.tcflush(terminal, termios.TCIFLUSH)
+        key = "" if soon or more else typed.strip().lower().decode("ascii", "replace")
         if key in KEYS:
             why = ""
             if key == "w":
                 terminal.write(b"  why: ")
                 why = terminal.readline(500).strip().decode("utf-8", "replace")[:500]
+                termios.tcflush(terminal, termios.TCIFLUSH)
             if _report(_say(one, row, KEYS[key], why), name, as_json=False) == exit_codes.OK:
                 return
         terminal.write(f"  {keys}: ".encode())

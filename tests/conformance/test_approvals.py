@@ -67,6 +67,16 @@ def test_a_program_is_held_until_it_is_approved_and_the_rest_of_its_task_goes_on
     assert next(one["channel"] for one in broker.events() if one["type"] == "approval.answered") == "approvals"
 
 
+def test_what_is_approved_is_named_with_its_run(broker: Broker) -> None:
+    with held(broker, "curl -s http://a.invalid; echo $?") as running:
+        number = asked(broker, "curl").rpartition(".")[2]
+        for name in (number, f"last.{number}"):
+            done = broker.verb("approvals", "approve", name)
+            assert (done.returncode, "RUN.NUMBER" in done.stderr) == (64, True)
+        assert broker.verb("approvals", "deny", number).returncode == 0
+        assert finished(broker, running) == b"126\n"
+
+
 def test_what_is_denied_does_not_start_and_its_process_reads_why(broker: Broker) -> None:
     with held(broker, "curl -s http://a.invalid; echo $?; curl -s http://a.invalid; echo $?") as running:
         name = asked(broker, "curl")
@@ -159,10 +169,20 @@ def test_a_watch_on_a_terminal_shows_the_question_and_takes_the_answer(broker: B
         os.execve(shutil.which(words[0]) or words[0], words, broker.settings())
     try:
         with held(broker, "curl -s $'http://a.invalid/\\e[31m'; echo $?; curl -s http://b.invalid; echo $?") as running:
-            seen = answered(terminal, b"http://a.invalid/", b"o\n")
+            seen = prompted(terminal, b"http://a.invalid/")
+            os.write(terminal, b"o\n")  # too soon
+            prompted(terminal, b"")
+            for pasted in (b"o\no\n", b"x" * 64 + b"o\n"):
+                answered(terminal, pasted)
+                prompted(terminal, b"")
+            assert len(waiting(broker)) == 1
+            answered(terminal, b"o\n")
             assert b"\x1b[31m" not in seen.partition(b"argv   2")[2]
             assert b"http://a.invalid/\\x1b[31m" in seen
-            answered(terminal, b"http://b.invalid", b"w\nnot now\n")
+            prompted(terminal, b"http://b.invalid")
+            answered(terminal, b"w\n")
+            prompted(terminal, b"", b"why: ")
+            os.write(terminal, b"not now\n")
             done = running.finish()
     finally:
         os.kill(pid, 9)
@@ -172,15 +192,23 @@ def test_a_watch_on_a_terminal_shows_the_question_and_takes_the_answer(broker: B
     assert b"said no: not now" in done.err
 
 
-def answered(terminal: int, question: bytes, keys: bytes) -> bytes:
-    """Wait for the prompt behind a question, and type."""
+UNREAD = 0.7  # seconds in which no line counts
+
+
+def prompted(terminal: int, question: bytes, prompt: bytes = b"say why, s for the session: ") -> bytes:
+    """Wait for the prompt behind a question."""
     seen, end = b"", time.monotonic() + 30
-    while question not in seen or b"say why" not in seen.partition(question)[2]:
+    while question not in seen or seen.rfind(prompt) < max(0, seen.find(question)):
         assert time.monotonic() < end, seen
         if select.select([terminal], [], [], 1)[0]:
             seen += os.read(terminal, 65536)
-    os.write(terminal, keys)
     return seen
+
+
+def answered(terminal: int, keys: bytes) -> None:
+    """Read what is asked, and type."""
+    time.sleep(UNREAD + 0.2)
+    os.write(terminal, keys)
 
 
 def typed(broker: Broker, name: str, *, early: bytes, then: bytes) -> int:

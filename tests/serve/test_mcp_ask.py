@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -153,14 +154,18 @@ def test_the_fourth_takes_the_word_and_not_too_soon(held: Broker, era: str) -> N
     assert answered(held) == [("client", "once", "allow")] * 4
 
 
+def by_the_operator(broker: Broker) -> None:
+    [row] = until(lambda: json.loads(broker.verb("approvals", "--json").stdout), "a question")
+    assert not broker.verb("approvals", "approve", row["id"]).returncode
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_the_operator_may_answer_in_the_clients_place(held: Broker, era: str) -> None:
     async def work(client: Any) -> None:
         assert (await client.call_tool("shell", CURL)).structured_content["stdout"] == "6\n"
 
     async def leaves_it_to_the_operator() -> str:
-        done = await anyio.to_thread.run_sync(lambda: held.verb("approvals", "approve", "1"))
-        assert done.returncode == 0
+        await anyio.to_thread.run_sync(by_the_operator, held)
         return "decline"
 
     talk(held, era, Person(leaves_it_to_the_operator), work, profile="held")
@@ -184,7 +189,7 @@ def test_broker_mcp_asks_its_operator_where_it_is_told_to(held: Broker) -> None:
     async def work(client: Any) -> None:
         async with anyio.create_task_group() as group:
 
-            group.start_soon(anyio.to_thread.run_sync, lambda: until(lambda: not held.verb("approvals", "approve", "1").returncode, "a question"))
+            group.start_soon(anyio.to_thread.run_sync, by_the_operator, held)
             assert (await client.call_tool("shell", CURL)).structured_content["stdout"] == "6\n"
 
     talk(held, "2026-07-28", None, work, "--ask", profile="mine")
