@@ -1,8 +1,8 @@
 """Step 3: approvals. In: what was answered so far, a question, the time. Out: how the question may be answered.
 
 Somebody who is asked often learns to say yes with his fingers. So three approvals of one class within a minute, or five of
-any, make the next one a deliberate act; what was denied is not asked about again at once, and at last not at all; and only
-what could be undone may be agreed to beforehand. Pure: time is an argument, in seconds of any clock that does not go back.
+any, make the next one a deliberate act; what was denied is not asked about again at once, and at last not at all, and in other words not for ever; and
+only what could be undone may be agreed to beforehand. Pure: time is an argument, in seconds of any clock that does not go back.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ MOST_OF_ALL = 5
 WORD = "approve"
 PAUSE = 1.5  # seconds that the question must have been there before the word counts
 BACK_OFF = (10.0, 60.0)  # seconds without the same question, after the first time it was denied, the second …; then for good
+MOST_DENIED = 5  # of one class within WINDOW, in whatever words; then nobody is asked about that class until the first is older
 SESSION_SECONDS = 3600.0  # after which what was approved for the session is asked about again
 MOST_REMEMBERED = 1000  # operations that were denied; beyond it a new one is refused, as one that nobody can keep track of
 
@@ -97,6 +98,7 @@ class ApprovalHistory:
     approvals: tuple[_Approval, ...] = ()  # of the last WINDOW
     denied: dict[str, _Denials] = field(default_factory=dict)
     session: dict[tuple[str, str], float] = field(default_factory=dict)  # until when
+    denials: tuple[tuple[float, Risk], ...] = ()  # of the last WINDOW: when, and the worst class of what was denied
 
     def after_approval(self, request: Request, now: float, *, session: bool = False) -> ApprovalHistory:
         """It was approved. Raises ValueError for a session that `may_remember` excludes."""
@@ -114,7 +116,8 @@ class ApprovalHistory:
         known = self.denied.get(request.operation)
         denied = {**self.denied, request.operation: _Denials(count=known.count + 1 if known else 1, at=now)}
         session = {exact: until for exact, until in self.session.items() if exact[0] != request.operation}
-        return replace(self, denied=denied, session=session)
+        recent = tuple((at, risk) for at, risk in self.denials if now - at < WINDOW)
+        return replace(self, denied=denied, session=session, denials=(*recent, (now, request.risk)))
 
 
 def patience_of(
@@ -149,6 +152,18 @@ def next_prompt(history: ApprovalHistory, request: Request, now: float) -> Promp
     if of_a_class >= MOST_OF_A_CLASS or len(recent) >= MOST_OF_ALL:
         return TypedWord(session=session)
     return SingleKey(session=session)
+
+
+def wearies(history: ApprovalHistory, request: Request, now: float) -> Refuse | None:
+    """Refuse a new question where so many of its class were denied just now that asking on would be asking until somebody says yes.
+
+    What is asked already can still be answered either way.
+    """
+    denied = [at for at, risk in history.denials if risk is request.risk and now - at < WINDOW]
+    if len(denied) < MOST_DENIED:
+        return None
+    reason = f"{len(denied)} questions about {request.risk.label} were denied within a minute, so nobody is asked about that for a while."
+    return Refuse(reason=reason, until=denied[-MOST_DENIED] + WINDOW)
 
 
 def _backs_off(history: ApprovalHistory, request: Request, now: float) -> Refuse | None:

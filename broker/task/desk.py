@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from broker.decide.approval import ApprovalHistory, Approved, Refuse, Request, TypedWord, next_prompt
+from broker.decide.approval import ApprovalHistory, Approved, Refuse, Request, TypedWord, next_prompt, wearies
 from broker.decide.verdict import Allow, Deny, Layer
 from broker.decide.wording import escape
 from broker.errors import JournalError
@@ -241,6 +241,8 @@ class ApprovalDesk:
                 self._take_off(question)
                 return _changed(question, question.sight), {}
             prompt = next_prompt(self.history, request, now)
+            if not isinstance(prompt, Approved):
+                prompt = wearies(self.history, request, now) or prompt
             if isinstance(prompt, Refuse):
                 self._take_off(question)
                 return _denial(

@@ -27,6 +27,7 @@ from broker.decide.approval import (
     may_remember,
     next_prompt,
     patience_of,
+    wearies,
 )
 from broker.decide.profile import ApprovalSettings, Profile
 from broker.decide.trust import Trust
@@ -107,6 +108,28 @@ def after(rows: tuple[tuple[float, str, str, tuple[Risk, ...]], ...]) -> Approva
 def test_how_it_may_be_answered(case: Case) -> None:
     operation, effects = case.asked
     assert kind(next_prompt(after(case.before), request(operation, *effects), case.now)) == case.prompt
+
+
+@pytest.mark.parametrize(
+    ("denied", "now", "asked", "until"),
+    [
+        ([(n, (N,)) for n in range(4)], 5, (N,), None),
+        ([(n, (N,)) for n in range(5)], 5, (N,), 60),  # each of them in other words
+        ([(n, (N,)) for n in range(5)], 5, (E, N), 60),
+        ([(n, (N,)) for n in range(5)], 5, (E,), None),
+        ([(n, (E, N)) for n in range(5)], 5, (E,), None),
+        ([(n, (N,)) for n in range(7)], 59, (N,), 62),
+        ([(n, (N,)) for n in range(5)], 60, (N,), None),
+        ([(20 * n, (N,)) for n in range(5)], 80, (N,), None),
+    ],
+)
+def test_what_is_denied_in_ever_other_words_is_not_asked_about_for_a_while(
+    denied: list[tuple[float, tuple[Risk, ...]]], now: float, asked: tuple[Risk, ...], until: float | None
+) -> None:
+    history = after(tuple((at, "-", f"op{number}", effects) for number, (at, effects) in enumerate(denied)))
+    found = wearies(history, request("x", *asked), now)
+    assert (found.until if found else None) == until
+    assert not isinstance(next_prompt(history, request("x", *asked), now), Refuse)  # one that waits already can be answered
 
 
 @pytest.mark.parametrize("risk", Risk)

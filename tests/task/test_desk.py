@@ -374,6 +374,18 @@ def test_what_was_denied_is_not_asked_about_again_at_once(bench: Bench) -> None:
     assert len(bench.shown) == 1
 
 
+def test_who_is_denied_again_and_again_in_other_words_is_not_asked_about_any_more(bench: Bench) -> None:
+    waits = bench.waits("curl", "http://waits")
+    for number in range(5):
+        bench.say(bench.waits("curl", f"http://{number}"), "deny")
+    sent = len(bench.answers())
+    bench.ask("curl", "http://another")
+    until(lambda: len(bench.answers()) > sent)
+
+    assert bench.task.denials.as_result()[-1]["rule"] == "approval.again"
+    assert isinstance(bench.say(waits), Taken)
+
+
 def test_the_same_start_by_another_name_of_the_path_is_not_another_question(bench: Bench) -> None:
     bench.say(bench.waits("curl", "http://x"), "deny")
 
