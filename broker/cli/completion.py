@@ -1,6 +1,6 @@
 """`broker completion`: a script for bash, zsh or fish, made from the parsers themselves.
 
-Verbs and options are written into the script. Profile names and run ids are asked for when they are needed,
+Verbs and options are written into the script. Names of profiles, runs and the like are asked for when they are needed,
 with `broker completion --names profiles`, because they change.
 """
 
@@ -25,7 +25,7 @@ broker completion fish > ~/.config/fish/completions/broker.fish"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `broker completion` takes."""
     parser.add_argument("shell", nargs="?", choices=["bash", "zsh", "fish"], help="whose script to print")
-    parser.add_argument("--names", choices=["profiles", "runs", "tasks"], help="print these names, one a line")
+    parser.add_argument("--names", choices=KINDS, help="print these names, one a line")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,9 +41,12 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-_RUNS = ("events", "report", "replay", "export")  # verbs that take runs
-
-_NAME_PROFILES = frozenset({"--profile", "--parent"})
+KINDS = ("profiles", "runs", "kept", "tasks", "questions", "agents", "panels")
+# Verbs whose own words are names, and options that take one, with their kind.
+_TAKE_NAMES = {
+    **dict.fromkeys(("events", "report", "replay", "export", "plan"), "runs"), **dict.fromkeys(("diff", "land", "discard", "judge"), "kept"),
+}  # fmt: skip
+_NAMED = {"--profile": "profiles", "--parent": "profiles", "--panel": "panels", "--change": "kept", "--run": "runs", "--agent": "agents"}
 Option = tuple[tuple[str, ...], str, tuple[str, ...], bool]  # its spellings, help, choices, takes a value
 
 
@@ -65,14 +68,19 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[Option]:
             yield tuple(action.option_strings), action.help or "", choices, action.nargs != 0
 
 
+_WORDS = {
+    "tasks": ("kill",), "approvals": ("list", "show", "approve", "deny", "watch"), "plan": ("show", "waive"), "judge": ("calibrate",),
+}  # fmt: skip
+
+
 def _sub_words(verb: str) -> tuple[str, ...]:
     """Return the fixed words that can follow a verb."""
     if verb == "events":
         from broker.cli.events_verify import WORDS
 
-        return ("show", *WORDS, "last")
-    if verb == "tasks":
-        return ("kill",)
+        return ("show", *WORDS)
+    if verb in _WORDS:
+        return _WORDS[verb]
     parser = Parser(prog=f"broker {verb}")
     import_module(VERBS[verb][1]).add_arguments(parser)
     words: list[str] = []
@@ -85,24 +93,58 @@ def _sub_words(verb: str) -> tuple[str, ...]:
 def _names(kind: str) -> list[str]:
     """Return the names, or nothing: a broken profile must not print into somebody's prompt."""
     try:
-        if kind == "runs":
-            from broker.record.run_files import list_runs, state_dir
+        match kind:
+            case "runs":
+                from broker.record.run_files import list_runs, state_dir
 
-            return ["last", *(path.stem for path in list_runs(state_dir()))]
-        if kind == "tasks":
-            from broker.task.watching import joined
+                return ["last", *(path.stem for path in list_runs(state_dir()))]
+            case "kept":
+                from broker.enforce.layer import layers_base, list_layers
+                from broker.record.run_files import state_dir
 
-            with joined() as runs:
-                return [one.id_of(row["task"]) for one in runs.values() for row in one.below() if row["state"] != "ended"]
-        from broker.profiles.load import BrokenProfile, list_profiles
+                return ["last", *(layer.run for layer in list_layers(layers_base(state_dir())))]
+            case "tasks":
+                from broker.task.watching import joined
 
-        return [each.name for each in list_profiles() if not isinstance(each, BrokenProfile)]
+                with joined() as runs:
+                    return [one.id_of(row["task"]) for one in runs.values() for row in one.below() if row["state"] != "ended"]
+            case "questions":
+                from broker.task.watching import joined, questions
+
+                with joined() as runs:
+                    return [f"{one.run}.{row['approval']}" for one in runs.values() for row in (questions(one) or {}).get("waiting", ())]
+            case "agents":
+                from broker.agents.adapter import known_agents
+
+                return list(known_agents())
+            case "panels":
+                from broker.panel.definition import PanelNotFound, load_panel
+
+                try:
+                    load_panel("-")  # no panel's name; the refusal says which there are
+                except PanelNotFound as error:
+                    return list(error.known)
+                return []
+            case _:
+                from broker.profiles.load import BrokenProfile, list_profiles
+
+                return [each.name for each in list_profiles() if not isinstance(each, BrokenProfile)]
     except (BrokerError, ImportError, OSError):
         return []
 
 
 def _flags(options: tuple[Option, ...]) -> str:
     return " ".join(spelling for spellings, *_ in options for spelling in spellings)
+
+
+_BEHIND = {
+    "tasks:kill": "tasks", "approvals:show|approvals:approve|approvals:deny": "questions", "judge:calibrate": "panels",
+    "profile:show|profile:diff|profile:score": "profiles", "profile:suggest": "runs",
+}  # fmt: skip
+
+
+def _asked_for(kind: str) -> str:
+    return f"$(broker completion --names {kind} 2>/dev/null)"
 
 
 def _bash(options: dict[str, tuple[Option, ...]]) -> str:
@@ -116,6 +158,9 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
         for spellings, _, values, _ in known
         if values
         for spelling in spellings
+    ]
+    choices += [
+        f'    *:{spelling}) COMPREPLY=($(compgen -W "{_asked_for(kind)}" -- "$cur")); return ;;' for spelling, kind in _NAMED.items()
     ]
     valued = [
         f"{verb}:{spelling}"
@@ -148,18 +193,19 @@ def _bash(options: dict[str, tuple[Option, ...]]) -> str:
         "    done ;;",
         "  esac",
         '  case "$verb:$prev" in',
-        "    *:--profile|*:--parent) words=$(broker completion --names profiles 2>/dev/null)",
-        '      COMPREPLY=($(compgen -W "$words" -- "$cur")); return ;;',
         *choices,
+        f'    *:on-panel) COMPREPLY=($(compgen -W "{_asked_for("panels")}" -- "$cur")); return ;;',
+        f"    {'|'.join(valued) or 'none'}) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;",
         "  esac",
         '  case "$cur" in',
         '    -*) COMPREPLY=($(compgen -W "$flags" -- "$cur")) ;;',
         "    *)",
-        f'      case "$verb" in {"|".join(_RUNS)}) words="$words $(broker completion --names runs 2>/dev/null)" ;; esac',
-        '      if [ "$verb:${COMP_WORDS[2]}" = tasks:kill ]; then words=$(broker completion --names tasks 2>/dev/null); fi',
-        '      case "$verb:${COMP_WORDS[2]}" in profile:show|profile:diff|profile:score)',
-        '        words=$(broker completion --names profiles 2>/dev/null) ;;',
-        '      profile:suggest) words=$(broker completion --names runs 2>/dev/null) ;; esac',
+        '      case "$verb" in',
+        *(f'      {verb}) words="$words {_asked_for(kind)}" ;;' for verb, kind in _TAKE_NAMES.items()),
+        "      esac",
+        '      if [ "$COMP_CWORD" -gt 2 ]; then case "$verb:${COMP_WORDS[2]}" in',
+        *(f"      {words}) words={_asked_for(kind)} ;;" for words, kind in _BEHIND.items()),
+        "      esac; fi",
         '      COMPREPLY=($(compgen -W "$words" -- "$cur"))',
         "      if [ ${#COMPREPLY[@]} -eq 0 ]; then",
         f'        case "$verb" in {"|".join(sorted(TAKE_COMMAND))}) COMPREPLY=($(compgen -c -- "$cur")) ;;',
@@ -184,11 +230,13 @@ def _zsh(options: dict[str, tuple[Option, ...]]) -> str:
         specs = [_zsh_spec(spelling, option) for option in known for spelling in option[0]]
         if verb in TAKE_COMMAND:
             specs.append("'*::command:_normal'")
-        elif verb in _RUNS:
+        elif verb in _TAKE_NAMES:
             fixed = " ".join(_sub_words(verb))
-            specs.append(f'"*:run:({fixed} $(broker completion --names runs 2>/dev/null))"')
+            specs.append(f'"*:run:({fixed} {_asked_for(_TAKE_NAMES[verb])})"')
+        elif verb == "approvals":
+            specs += [f"'1:word:({' '.join(_sub_words(verb))})'", f'"*:question:({_asked_for("questions")})"']
         elif verb == "tasks":
-            specs += ["'1:word:(kill)'", '"*:task:($(broker completion --names tasks 2>/dev/null))"']
+            specs += ["'1:word:(kill)'", f'"*:task:({_asked_for("tasks")})"']
         elif words := _sub_words(verb):
             specs += [_quote(f"1:word:({' '.join(words)})"), "'*:file:_files'"]
         else:
@@ -218,8 +266,8 @@ def _zsh_spec(spelling: str, option: Option) -> str:
     spec = f"*{spelling}[{text}]"
     if not takes:
         return _quote(spec)
-    if spelling in _NAME_PROFILES:
-        return _quote(f"{spec}:profile:") + '"($(broker completion --names profiles 2>/dev/null))"'
+    if spelling in _NAMED and not choices:
+        return _quote(f"{spec}:name:") + f'"({_asked_for(_NAMED[spelling])})"'
     return _quote(f"{spec}:value:({' '.join(choices)})" if choices else f"{spec}:value:_files")
 
 
@@ -236,20 +284,22 @@ def _fish(options: dict[str, tuple[Option, ...]]) -> str:
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in spellings
             )
             line = f"complete -c broker {seen} {names} -d {_fish_quote(text)}"
-            if _NAME_PROFILES & set(spellings):
-                line += " -x -a '(broker completion --names profiles 2>/dev/null)'"
-            elif choices:
+            if choices:
                 line += f" -x -a {_fish_quote(' '.join(choices))}"
+            elif kinds := [_NAMED[name] for name in spellings if name in _NAMED]:
+                line += f" -x -a '{_asked_for(kinds[0])[1:]}'"
             elif takes:
                 line += " -r"
             lines.append(line)
         if verb in TAKE_COMMAND:
             lines.append(f"complete -c broker {seen} -a '(__fish_complete_subcommand)'")
-        if verb in _RUNS:
-            lines.append(f"complete -c broker {seen} -a '(broker completion --names runs 2>/dev/null)'")
-        if verb == "tasks":
-            behind_kill = "-n '__fish_seen_subcommand_from tasks; and __fish_seen_subcommand_from kill'"
-            lines.append(f"complete -c broker {behind_kill} -a '(broker completion --names tasks 2>/dev/null)'")
+        if verb in _TAKE_NAMES:
+            lines.append(f"complete -c broker {seen} -a '{_asked_for(_TAKE_NAMES[verb])[1:]}'")
+        for phrase, kind in _BEHIND.items():
+            if phrase.startswith(f"{verb}:"):
+                behind = " ".join(word.partition(":")[2] for word in phrase.split("|"))
+                both = f"-n '__fish_seen_subcommand_from {verb}; and __fish_seen_subcommand_from {behind}'"
+                lines.append(f"complete -c broker {both} -a '{_asked_for(kind)[1:]}'")
     return "\n".join(lines) + "\n"
 
 

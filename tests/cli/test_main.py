@@ -482,6 +482,26 @@ def test_bash_completes_verbs_options_values_profiles_and_runs(tmp_path: Path) -
     assert journal.run in _complete("broker events 2", tmp_path)
     assert journal.run in _complete("broker report 2", tmp_path)
     assert _complete("broker events sh", tmp_path) == ["show"]
+    assert _complete("broker approvals w", tmp_path) == ["watch"]
+    assert {"show", "waive", "last"} <= set(_complete("broker plan ", tmp_path))
+    assert {"calibrate", "last"} <= set(_complete("broker judge ", tmp_path))
+    assert "last" in _complete("broker diff ", tmp_path)
+    assert {"claude", "codex"} <= set(_complete("broker run --agent ", tmp_path))
+    assert _complete("broker run --plan pyproj", tmp_path) == ["pyproject.toml"]  # a file, and not a command
+
+
+def test_bash_completes_the_names_of_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    panels = tmp_path / "config" / "broker" / "panels"
+    panels.mkdir(parents=True)
+    for folder in (panels, panels.parent, panels.parent.parent):
+        folder.chmod(0o755)
+    (panels / "p.toml").write_text('[[panels.review.judges]]\nname = "x"\nprofile = "adversary"\ncommand = "true"\n')
+    (panels / "p.toml").chmod(0o644)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    assert _complete("broker judge calibrate ", tmp_path) == ["review"]
+    assert _complete("broker judge last --panel ", tmp_path) == ["review"]
+    assert _complete("broker run --land on-panel ", tmp_path) == ["review"]
 
 
 def test_bash_completes_the_operators_command_as_a_command(tmp_path: Path) -> None:
