@@ -53,6 +53,7 @@ class Asked:
     row: dict[str, Any]
     word: str = ""
     rounds: int = 0
+    key: str = field(default_factory=lambda: f"approval-{secrets.token_urlsafe(8)}")  # nobody answers a form that he was not sent
 
     @property
     def name(self) -> int:
@@ -112,7 +113,7 @@ class ClientDesk:
                 work.asked = None
             elif context.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 responses, params = params.input_responses or {}, params.model_copy(update={"input_responses": None})
-                if not isinstance(answer := responses.get(_key(asked)), types.ElicitResult):
+                if not isinstance(answer := responses.get(asked.key), types.ElicitResult):
                     return self._park(work, asked)
                 work.asked = self._take(context, asked, answer)
             else:
@@ -127,7 +128,7 @@ class ClientDesk:
         if len(self._parked) > MOST_PARKED:
             self._parked.popitem(last=False)[1].call.ask()
         form = types.ElicitRequestFormParams(message=text_of(asked.row), requested_schema=_schema(asked))
-        return types.InputRequiredResult(input_requests={_key(asked): types.ElicitRequest(params=form)}, request_state=token)
+        return types.InputRequiredResult(input_requests={asked.key: types.ElicitRequest(params=form)}, request_state=token)
 
     async def _ask(self, context: Context, work: Work, asked: Asked) -> types.ElicitResult | None:
         """Ask in the middle of a call; None: it was answered by somebody else, or nobody has to know any more."""
@@ -188,10 +189,6 @@ def _who(context: Context) -> str:
     """Return what the client calls itself."""
     known = context.session.client_params
     return f"client {shorten(known.client_info.name, 60)}" if known is not None else "client"
-
-
-def _key(asked: Asked) -> str:
-    return f"approval-{asked.name}-{asked.rounds}"
 
 
 def _choices(row: dict[str, Any]) -> tuple[str, ...]:

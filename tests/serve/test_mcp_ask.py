@@ -194,3 +194,20 @@ def test_broker_mcp_asks_its_operator_where_it_is_told_to(held: Broker) -> None:
 
     talk(held, "2026-07-28", None, work, "--ask", profile="mine")
     assert answered(held) == [("approvals", "once", "allow")]
+
+
+def test_an_answer_to_a_form_that_was_not_sent_yet_is_none(held: Broker) -> None:
+    from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, ElicitResult, InputRequiredResult
+
+    yes = ElicitResult(action="accept", content={"answer": "once"})
+    ahead = {f"approval-{number}{end}": yes for number in (1, 2) for end in ("", "-0", "-1")}
+
+    async def work(client: Any) -> None:
+        params = CallToolRequestParams(name="shell", arguments=CURL, input_responses=ahead)
+        found = await client.session.send_request(CallToolRequest(params=params), InputRequiredResult)
+        [key] = found.input_requests
+        again = params.model_copy(update={"input_responses": {key: yes}, "request_state": found.request_state})
+        done = await client.session.send_request(CallToolRequest(params=again), CallToolResult)
+        assert done.structured_content["stdout"] == "6\n"
+
+    talk(held, "2026-07-28", Person(), work, profile="held")
