@@ -197,7 +197,13 @@ def test_broker_mcp_asks_its_operator_where_it_is_told_to(held: Broker) -> None:
 
 
 def test_an_answer_to_a_form_that_was_not_sent_yet_is_none(held: Broker) -> None:
-    from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, ElicitResult, InputRequiredResult
+    from mcp_types import (
+        CallToolRequest,
+        CallToolRequestParams,
+        CallToolResult,
+        ElicitResult,
+        InputRequiredResult,
+    )
 
     yes = ElicitResult(action="accept", content={"answer": "once"})
     ahead = {f"approval-{number}{end}": yes for number in (1, 2) for end in ("", "-0", "-1")}
