@@ -198,3 +198,19 @@ def test_what_writes_inside_is_asked_about_once_and_its_content_is_not_known_yet
     here.say(row)
     assert done.result(15)["stdout"] == "0\n"
     assert here.content(HOOK) == "new\n"
+
+
+def test_what_was_agreed_to_is_written_nowhere_else(asking: Callable[..., Asking]) -> None:
+    here = asking()
+    here.opened.ok("shell", command="mkdir sub other")
+    done = here.start("write_file", path="sub/.envrc", content="new")
+    row = here.row()
+    here.opened.ok("shell", command="mv sub gone; ln -s other sub")
+    assert isinstance(here.say(row), Taken)
+    again = until(lambda: [one for one in here.desk.rows() if one["approval"] != row["approval"]] or done.done(), "an end")
+    if again is not True:  # the guard asks about the place where it would really be written
+        assert "/workspace/other/" in again[0]["path"]
+        here.say(again[0], "deny")
+
+    assert done.result(15)["code"] != "ok"
+    assert here.opened.ok("shell", command="ls -A other gone")["stdout"] == "gone:\n\nother:\n"
