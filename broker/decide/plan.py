@@ -313,7 +313,7 @@ def _of_a_step(
             if step.began is None:
                 return Unfounded(reason=f"step {step.id} has not begun", missing=step.missing())
             if missing := step.missing():
-                return Unfounded(reason=f"step {step.id} is not done: nothing is, because somebody says so", missing=missing)
+                return Unfounded(reason=f"step {step.id} is not done: to say so is no evidence", missing=missing)
             return _with(plan, replace(step, claimed=True))
         case never:
             assert_never(never)

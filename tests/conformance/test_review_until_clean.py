@@ -118,7 +118,7 @@ def test_work_is_planned_reviewed_mended_reviewed_again_and_lands(story: Broker)
     assert lines == [
         "own step: 0", "claimed: 1", "claimed again: 1", "broken: 1", "state: active", "green checked: 0", "green complete: 0",
         "state: stale", "review: 0", "green checked: 0", "green complete: 0", "own checked: 0", "own complete: 0",
-        "broker: step green is not done: nothing is, because somebody says so",
+        "broker: step green is not done: to say so is no evidence",
         "  green.1 `go test ./...`: it was not seen succeeding",
         "waive: 64", "not mended: 1", "not mended: 1",
         "finding-1 checked: 0", "finding-1 complete: 0", "green checked: 0", "green complete: 0",
