@@ -29,6 +29,8 @@ MOST_READ = 64 << 20  # bytes of all of these
 MOST_WORDS = 4096  # different ones, and parts of them, that are looked up: a tenth of a second
 MOST_LETTERS = 4096  # of one
 MOST_ABOVE = 8  # processes
+MOST_INTERPRETERS = 6  # one more than the kernel follows
+SHEBANG = 256  # bytes of a script in which its interpreter is named (BINPRM_BUF_SIZE)
 _OF_A_PROCESS = ("/proc/", "/dev/fd/")  # names that lead elsewhere for us than for the process that uses them
 # What a program takes apart to find a path: `--file=x`, `@x`, a:b; and in the text of a shell quotes, redirections and brackets.
 _PIECES = re.compile(r"[=:,;\s\"'`()<>|&{}$]+@?|@")
@@ -135,12 +137,21 @@ def _program(seen: _Seen, operation: Exec, asker: Asker) -> str:
         if asker.ino and not seen.wrong and not (known and (found is None or found.identity == (asker.dev, asker.ino))):
             seen.wrong = "its name leads to another program"
     seen.facts.append(digest)
-    for word in asker.shebang.removeprefix("#!").split(None, 1)[:1]:
-        with _opened(seen.root, posixpath.join(operation.cwd, word)) as found:
-            interpreter = "" if found is None else found.digest(MOST_PROGRAM)
-        seen.facts.append([asker.shebang, interpreter])
-        seen.known &= bool(interpreter)
+    _interpreters(seen, operation, asker.shebang)
     return digest
+
+
+def _interpreters(seen: _Seen, operation: Exec, line: str) -> None:
+    """An interpreter may be a script itself: the kernel goes on to that one's, so many times (linux/fs/exec.c)."""
+    for _ in range(MOST_INTERPRETERS):
+        words = line.removeprefix("#!").split(None, 1)
+        if not words:
+            return
+        with _opened(seen.root, posixpath.join(operation.cwd, words[0])) as found:
+            interpreter, after = ("", "") if found is None else (found.digest(MOST_PROGRAM), found.shebang())
+        seen.facts.append([line, interpreter])
+        seen.known &= bool(interpreter)
+        line = after
 
 
 def _folder(seen: _Seen, operation: Exec, asker: Asker, place: str) -> None:
@@ -226,6 +237,18 @@ class _Found:
         """Its path inside, links followed."""
         path, base = (os.readlink(f"/proc/self/fd/{one}") for one in (self.descriptor, self.root))
         return path if base == "/" else path.removeprefix(base)
+
+    def shebang(self) -> str:
+        """Return the line that names a script's interpreter; '' for anything else."""
+        if self.kind != "file":
+            return ""
+        try:
+            descriptor = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        with open(descriptor, "rb", buffering=0) as file:
+            start = file.read(SHEBANG)
+        return os.fsdecode(start.split(b"\n", 1)[0]) if start.startswith(b"#!") else ""
 
     def digest(self, most: int) -> str:
         """Return the digest of a regular file of at most so many bytes; '' for anything else."""

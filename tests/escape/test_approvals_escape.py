@@ -59,6 +59,9 @@ SWAPS = {
     "a file that a word names": ("./curl -K config", "cat evil > config"),
     "a word's link": ("./curl -K named", "ln -sfn evil named"),
     "the interpreter": ("own/curl", "cat evil > sh"),
+    "the interpreter of the interpreter": ("far/curl", "cp /usr/bin/echo sh"),
+    "a file in quotes in the text of a shell": ("exec -a curl sh -c '. \"./config\"; curl x'", "cat evil > config"),
+    "a file behind an option of one letter": ("./curl -Kconfig", "cat evil > config"),
     "the folder that it is in": ("cd a; ./curl", "mv a b; mkdir a; cp evil a/curl"),
 }  # fmt: skip
 
@@ -69,6 +72,7 @@ def test_what_is_swapped_while_the_operator_looks_does_not_start(broker: Broker,
     for name, content in (
         ("curl", b"#!/bin/sh\necho good\n"), ("evil", b"#!/bin/sh\necho owned\n"), ("sh", Path("/bin/sh").resolve().read_bytes()),
         ("own/curl", f"#!{broker.workspace}/sh\necho good\n".encode()), ("a/curl", b"#!/bin/sh\necho good\n"), ("config", b"x"),
+        ("wrap", f"#!{broker.workspace}/sh\n".encode()), ("far/curl", f"#!{broker.workspace}/wrap\necho good\n".encode()),
         ("other/curl", b"#!/bin/sh\necho owned\n"), ("bin/here", b""),
     ):  # fmt: skip
         place = broker.workspace / name
