@@ -151,6 +151,8 @@ def _interpreters(seen: _Seen, operation: Exec, line: str) -> None:
             interpreter, after = ("", "") if found is None else (found.digest(MOST_PROGRAM), found.shebang())
         seen.facts.append([line, interpreter])
         seen.known &= bool(interpreter)
+        for piece in _parts("".join(words[1:]).strip()):  # what the line gives it, which may be a file that it runs
+            _word(seen, operation, len(operation.argv), piece, whole=False)
         line = after
 
 

@@ -160,7 +160,7 @@ def test_a_denial_says_why_and_is_a_denial_like_any_other(bench: Bench) -> None:
 
     [answer] = bench.answers()
     assert (answer.allow, answer.note) == (False, (
-        "broker: denied curl http://x: The operator was asked, and said no: there is \\x1b[31mno network "
+        "broker: denied curl http://x: The operator was asked, and said no: there is \\x1b[31mno network. "
         "Instead: Do as the operator says.\n"
     ))  # fmt: skip
     [row] = bench.task.denials.as_result()
@@ -223,11 +223,16 @@ def test_a_file_that_the_words_name_is_what_it_was_or_nothing_starts(bench: Benc
 def test_the_interpreter_of_a_script_and_a_file_that_a_variable_names_are_bound_as_well(bench: Bench) -> None:
     (bench.root / "w/sh").write_text("interpreter")
     (bench.root / "w/x.so").write_text("library")
-    names = [bench.waits("curl", "http://x", shebang="#!/w/sh -e"), bench.waits("curl", "http://y", env=(("LD_PRELOAD", "/w/x.so"),))]
+    (bench.root / "w/real").write_text("runs")
+    names = [
+        bench.waits("curl", "http://x", shebang="#!/w/sh -e"), bench.waits("curl", "http://y", env=(("LD_PRELOAD", "/w/x.so"),)),
+        bench.waits("curl", "http://z", shebang="#!/usr/bin/curl ./real\n"),
+    ]  # fmt: skip
+    (bench.root / "w/real").write_text("another")
     (bench.root / "w/sh").write_text("another")
     (bench.root / "w/x.so").write_text("another")
 
-    assert [type(bench.say(name)) for name in names] == [NotTaken, NotTaken]
+    assert [type(bench.say(name)) for name in names] == [NotTaken] * 3
 
 
 def test_an_approval_for_the_session_does_not_outlive_a_change_of_what_it_names(bench: Bench) -> None:
