@@ -96,7 +96,7 @@ def _waive(word: str, check: str, args: argparse.Namespace) -> int:
     with joined() as runs:
         found = matching(runs, word)
         if len(found) != 1:
-            more = f"could mean {len(found)} runs. Write more of the id" if found else "is no run that goes on (broker tasks shows them). A check is waived while its run goes on; afterwards, broker land RUN --all is your own word"
+            more = f"could mean {len(found)} runs. Write more of the id" if found else "is no run that goes on (broker tasks shows them). A check is waived while its run goes on; afterwards, broker land RUN is your own word"
             raise UsageError(f"{word!a} {more}")
         answer = waive(runs[found[0]], args.task or "root", step, int(number), because)
     return _said(answer, found[0], args)

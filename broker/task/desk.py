@@ -317,10 +317,11 @@ _YES = ("once", "session")
 
 def _denied(question: Question, given: Given) -> Deny:
     why = escape(given.why[:MOST_WHY]).strip()
+    end = "" if why.endswith((".", "!", "?", "…")) else "."  # a sentence follows
     if given.how == "none":
         return _denial(question, "approval.no_channel", why, "Do it another way, or leave it.")
     who = "client of the tools" if given.channel == "client" else "operator"
-    reason = f"The {who} was asked, and said no: {why}" if why else f"The {who} was asked, and said no."
+    reason = f"The {who} was asked, and said no: {why}{end}" if why else f"The {who} was asked, and said no."
     return _denial(question, "approval.denied", reason, f"Do as the {who} says." if why else "Do it another way, or leave it.")
 
 
