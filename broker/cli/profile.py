@@ -84,10 +84,11 @@ def _check(actions: Any) -> None:
     parser = _action(
         actions, "check", "find errors in files, and what is probably not meant",
         "broker profile check team.toml\n"
+        "broker profile check team                             # the one that this name leads to\n"
         "broker profile check --strict --json ~/.config/broker/profiles/*.toml",
         folders=False,
     )  # fmt: skip
-    parser.add_argument("files", nargs="+", metavar="FILE", type=Path)
+    parser.add_argument("files", nargs="+", metavar="FILE", type=Path, help="a file with profiles, or the name of one profile")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
     parser.add_argument(
         "--programs", choices=["auto", "host", "image", "no"], default="auto",

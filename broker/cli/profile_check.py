@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import ProfileError
@@ -32,7 +33,11 @@ def run(args: argparse.Namespace) -> int:
 
     look = finder(args.programs)
     checked = [
-        each for file in args.files for each in check_file(file.absolute(), rules_for(None), look)
+        each
+        for word in args.files
+        for file, name in (_meant(word),)
+        for each in check_file(file.absolute(), rules_for(None), look)
+        if name in ("", each.name)
     ]
     if args.json:
         print(json.dumps([as_data(each) for each in checked], indent=2))
@@ -43,6 +48,17 @@ def run(args: argparse.Namespace) -> int:
     if worst is Severity.ERROR:
         return ProfileError.exit_code
     return 1 if args.strict and worst is Severity.WARNING else 0
+
+
+def _meant(word: Path) -> tuple[Path, str]:
+    """Return the file that a word means, and which profile of it ('': all). A file wins over a profile of that name."""
+    from broker.profiles.load import list_profiles
+
+    if not os.path.lexists(word) and "/" not in str(word) and word.suffix not in (".toml", ".json"):
+        for each in list_profiles():
+            if each.name == str(word):
+                return Path(each.source), each.name
+    return word, ""
 
 
 def as_data(checked: Checked) -> dict[str, Any]:

@@ -57,6 +57,17 @@ def test_check_names_line_column_severity_rule_and_remedy(home: Path) -> None:
     assert finding["remedy"]
 
 
+def test_check_takes_the_name_of_a_profile_and_a_file_before_it(home: Path) -> None:
+    folder = home / "config" / "broker" / "profiles"
+    put(folder / "both.toml", '[profiles.one]\nallowlist = ["sh"]\n[profiles.two]\n')
+    said = broker("profile", "check", "--programs=no", "one", home=home).stdout
+    assert "allowlist entry `sh`" in said
+    assert "two" not in said
+    put(home / "one", "[profiles.of-the-file]\n")
+    assert "there is no such" in broker("profile", "check", "--programs=no", "nobody", home=home).stdout
+    assert "allowlist entry" not in broker("profile", "check", "--programs=no", "one", home=home).stdout
+
+
 def test_check_looks_for_programs_on_this_host(home: Path) -> None:
     put(home / "p.toml", '[profiles.p]\nallowlist = ["no-such-program x", "env FOO=1 ls"]\n')
     said = broker("profile", "check", "--programs=host", "p.toml", home=home).stdout
