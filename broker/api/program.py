@@ -137,8 +137,10 @@ def _run(session: Session, start: Start, stop: Stop) -> RunResult:
     if isinstance(stage.sandbox.failure, BrokerError):
         raise stage.sandbox.failure
     ending.output_lost = "; ".join(streams.problems)
-    if process.exited is None and process.failed is None and session.ending.ours:
+    if process.exited is None and session.ending.ours:
         ending = session.ending  # the whole task was ended, and this says why
+    elif process.exited is None and not ending.ours:
+        ending.stopped = plot.node.stopped  # who ended it says so in the tree first
     _record(stage, process)
     return _result(finished(process, ending, **_common(stage)), start, captures, since())
 

@@ -29,12 +29,12 @@ def state_dir() -> Path:
 
 
 def new_run_id() -> str:
-    """Return an id that sorts by time and is short enough to type: 20261130-043055-7f3a (UTC).
+    """Return an id that sorts by time and is short enough to type: 20261130-043055-7f3a9c (UTC).
 
-    The last four digits are the 256th of the second and a random byte.
+    The last six digits are the 256th of the second and two random bytes: with one, a few runs at once met after some thousands.
     """
     now = datetime.now(UTC)
-    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 256 // 1_000_000:02x}{os.urandom(1).hex()}"
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond * 256 // 1_000_000:02x}{os.urandom(2).hex()}"
 
 
 def journal_path(state: Path, run_id: str) -> Path:
