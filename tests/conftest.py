@@ -56,6 +56,9 @@ def _takes_long(item: pytest.Item) -> bool:
     place, name = item.path.as_posix(), item.name
     if any(one in place for one in _OF_OTHERS) or "portable_checks_pass_unmodified" in name:
         return True
+    # Two of the agents are asked each time; the others take minutes to start up.
+    if "hooks/test_real_agents.py" in place and name.rpartition("[")[2].startswith(("gemini", "opencode")):
+        return True
     return "[docker" in name and any(one in place for one in _ALIKE)
 
 

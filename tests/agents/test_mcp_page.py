@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def host(tmp_path: Path) -> Iterator[Callable[[str], Host]]:
             tool, space = TOOLS[agent]
             commands = ("echo fixed > code.txt && make test", "curl evil.example")
             model.script = [*(Call(tool, {"command": command}, space=space) for command in commands), "I am done."]
-            homes.append(cache() / f"home-{tmp_path.name}")
+            homes.append(Path(tempfile.mkdtemp(prefix="home-", dir=cache())))
             return Host(agent, tmp_path, homes[-1], model)
 
         yield make

@@ -22,8 +22,9 @@ PATIENCE = 30.0
 class Tab:
     """One page of a browser. What its console complained about is in `complaints`."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, end: Callable[[], object]) -> None:
         self._connection = connection
+        self._end = end
         self._number = 0
         self.complaints: list[str] = []
 
@@ -91,8 +92,8 @@ class Tab:
         path.write_bytes(base64.b64decode(data))
 
     def close(self) -> None:
-        """Close it."""
-        self.call("Page.close")
+        """Close it: the browser does, since a page that has just gone elsewhere may not answer."""
+        self._end()
         self._connection.close()
 
     def media(self, name: str, value: str) -> None:
@@ -109,15 +110,20 @@ class Browser:
 
     def open(self, url: str) -> Tab:
         """Open a page in a tab of its own."""
-        asked = urllib.request.Request(f"http://127.0.0.1:{self._port}/json/new?about:blank", method="PUT")
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as said:
-            address = json.load(said)["webSocketDebuggerUrl"]
-        tab = Tab(self._stack.enter_context(connect(address, max_size=None, compression=None, ping_interval=None, max_queue=None)))
+        made = json.loads(self._ask("new?about:blank", "PUT"))
+        connection = connect(made["webSocketDebuggerUrl"], max_size=None, compression=None, ping_interval=None, max_queue=None)
+        tab = Tab(self._stack.enter_context(connection), lambda: self._ask(f"close/{made['id']}"))
         for domain in ("Page", "Runtime", "Log"):
             tab.call(f"{domain}.enable")
         tab.call("Page.navigate", url=url)
         tab.until("location.href !== 'about:blank' && document.readyState === 'complete'", f"the page {url}")
         return tab
+
+    def _ask(self, what: str, method: str = "GET") -> bytes:
+        asked = urllib.request.Request(f"http://127.0.0.1:{self._port}/json/{what}", method=method)
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as said:
+            content: bytes = said.read()
+            return content
 
     def close(self) -> None:
         """Leave its tabs."""

@@ -19,7 +19,7 @@ def test_other_folders_of_the_host_are_empty_or_absent(attempts: Attempts) -> No
     found = attempts["list_host_folders"]
     # The way to the workspace exists, with nothing beside it; /run/broker is the task's own.
     assert found.pop(str(attempts.broker.folder), ["workspace"]) == ["workspace"]
-    assert set(found.pop("/run/broker")) <= {"bin", "denials.jsonl", "empty", "group", "guard", "owner", "passwd", "masked"}
+    assert set(found.pop("/run/broker")) <= {"bin", "denials.jsonl", "empty", "group", "guard", "login.sh", "owner", "passwd", "masked"}
     # What an image ships is no secret of the host.
     assert attempts.broker.engine == "docker" or found == {}
     assert not {"/root", str(attempts.broker.state), "/mnt", "/opt", "/srv"} & found.keys()

@@ -107,6 +107,7 @@ def test_a_name_that_has_moved_is_looked_at_as_it_was_the_first_time(house: Hous
     names.known["model.internal"] = ["127.0.0.1"]
     door = house.door(gateway_to(upstream.port, host="model.internal", addresses=("127.0.0.1/32",)))
     assert door.get().endswith(b"ok")
+    assert upstream.ended.acquire(timeout=PATIENCE)  # or the connection that was kept would be taken for a good one
     upstream.close()
     names.known["model.internal"] = ["127.0.0.2"]  # where nothing listed leads
     assert b"127.0.0.2 is not an address of the public network" in door.get()
