@@ -41,7 +41,7 @@ def test_run_ids_sort_by_time_and_are_short() -> None:
     run = new_run_id()
 
     assert RUN_ID.fullmatch(run)
-    assert len(run) == 20
+    assert len(run) == 22
 
 
 def test_a_run_id_cannot_lead_out_of_the_folder() -> None:
