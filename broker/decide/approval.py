@@ -21,6 +21,7 @@ WORD = "approve"
 PAUSE = 1.5  # seconds that the question must have been there before the word counts
 BACK_OFF = (10.0, 60.0)  # seconds without the same question, after the first time it was denied, the second …; then for good
 MOST_DENIED = 5  # of one class within WINDOW, in whatever words; then nobody is asked about that class until the first is older
+MOST_WITHDRAWN = 16  # questions whose process was gone before there was an answer, within WINDOW; then nobody is asked for as long
 SESSION_SECONDS = 3600.0  # after which what was approved for the session is asked about again
 MOST_REMEMBERED = 1000  # operations that were denied; beyond it a new one is refused, as one that nobody can keep track of
 
@@ -99,6 +100,7 @@ class ApprovalHistory:
     denied: dict[str, _Denials] = field(default_factory=dict)
     session: dict[tuple[str, str], float] = field(default_factory=dict)  # until when
     denials: tuple[tuple[float, Risk], ...] = ()  # of the last WINDOW: when, and the worst class of what was denied
+    withdrawn: tuple[float, ...] = ()  # of the last WINDOW: when
 
     def after_approval(self, request: Request, now: float, *, session: bool = False) -> ApprovalHistory:
         """It was approved. Raises ValueError for a session that `may_remember` excludes."""
@@ -118,6 +120,10 @@ class ApprovalHistory:
         session = {exact: until for exact, until in self.session.items() if exact[0] != request.operation}
         recent = tuple((at, risk) for at, risk in self.denials if now - at < WINDOW)
         return replace(self, denied=denied, session=session, denials=(*recent, (now, request.risk)))
+
+    def after_withdrawal(self, now: float) -> ApprovalHistory:
+        """It was shown, and taken back before there was an answer."""
+        return replace(self, withdrawn=(*(at for at in self.withdrawn if now - at < WINDOW), now))
 
 
 def patience_of(
@@ -157,9 +163,15 @@ def next_prompt(history: ApprovalHistory, request: Request, now: float) -> Promp
 def wearies(history: ApprovalHistory, request: Request, now: float) -> Refuse | None:
     """Refuse a new question where so many of its class were denied just now that asking on would be asking until somebody says yes.
 
+    So it is where many came and went: a key that is meant for one of them must not find the next.
+
     What is asked already can still be answered either way.
     """
     denied = [at for at, risk in history.denials if risk is request.risk and now - at < WINDOW]
+    withdrawn = [at for at in history.withdrawn if now - at < WINDOW]
+    if len(withdrawn) >= MOST_WITHDRAWN:
+        reason = f"{len(withdrawn)} questions were taken back within a minute before anybody could answer, so nobody is asked for a while."
+        return Refuse(reason=reason, until=withdrawn[-MOST_WITHDRAWN] + WINDOW)
     if len(denied) < MOST_DENIED:
         return None
     reason = f"{len(denied)} questions about {request.risk.label} were denied within a minute, so nobody is asked about that for a while."

@@ -103,6 +103,7 @@ class ApprovalDesk:
             if (question := self._waiting.pop(number, None)) is not None:
                 question.gone()
                 if question.name:
+                    self.history = self.history.after_withdrawal(time.monotonic())
                     question.record(event.APPROVAL_WITHDRAWN, approval=question.name, reason=reason)
 
     def number(self) -> int:

@@ -14,6 +14,7 @@ from broker.decide.approval import (
     MOST_OF_A_CLASS,
     MOST_OF_ALL,
     MOST_REMEMBERED,
+    MOST_WITHDRAWN,
     NEVER_FOR_A_SESSION,
     SESSION_SECONDS,
     WINDOW,
@@ -130,6 +131,18 @@ def test_what_is_denied_in_ever_other_words_is_not_asked_about_for_a_while(
     found = wearies(history, request("x", *asked), now)
     assert (found.until if found else None) == until
     assert not isinstance(next_prompt(history, request("x", *asked), now), Refuse)  # one that waits already can be answered
+
+
+def test_questions_that_come_and_go_are_not_asked_for_a_while() -> None:
+    history = ApprovalHistory()
+    for number in range(MOST_WITHDRAWN):
+        assert wearies(history, request("x", E), number) is None
+        history = history.after_withdrawal(number)
+
+    refused = wearies(history, request("x", N), 30)
+    assert refused is not None
+    assert refused.until == WINDOW
+    assert wearies(history, request("x", N), WINDOW) is None
 
 
 @pytest.mark.parametrize("risk", Risk)

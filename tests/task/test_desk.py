@@ -16,6 +16,7 @@ import pytest
 
 from broker.classify.context import Context
 from broker.classify.risk import Risk
+from broker.decide.approval import MOST_WITHDRAWN
 from broker.decide.envelope import Envelope
 from broker.decide.profile import Profile, up_to
 from broker.decide.trust import Trust
@@ -389,6 +390,17 @@ def test_who_is_denied_again_and_again_in_other_words_is_not_asked_about_any_mor
 
     assert bench.task.denials.as_result()[-1]["rule"] == "approval.again"
     assert isinstance(bench.say(waits), Taken)
+
+
+def test_questions_that_are_gone_before_they_can_be_read_are_not_asked_any_more(bench: Bench) -> None:
+    for number in range(MOST_WITHDRAWN):
+        bench.waits("curl", f"http://{number}")
+        bench.task.withdrawn(bench.number)
+    bench.ask("curl", "http://another")
+    until(bench.answers)
+
+    assert bench.task.denials.as_result()[-1]["rule"] == "approval.again"
+    assert len(bench.shown) == MOST_WITHDRAWN
 
 
 def test_the_same_start_by_another_name_of_the_path_is_not_another_question(bench: Bench) -> None:
