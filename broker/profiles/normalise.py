@@ -164,7 +164,7 @@ class _Reader:
         added = {self.risk(label, "effects", "add") for label in table.effects.add}
         removed = {self.risk(label, "effects", "remove") for label in table.effects.remove}
         if Risk.BLOCKED in added:
-            raise self.wrong("effects.add: 'blocked' can never be permitted", "effects", "add")
+            raise self.wrong("effects.add: 'blocked' can never be permitted. Leave it out", "effects", "add")
         if Risk.SAFE in removed:
             raise self.wrong("effects.remove: 'safe' is always permitted", "effects", "remove")
         for both in sorted(added & removed):
@@ -228,7 +228,7 @@ class _Reader:
         for risk in sorted(effects & NEVER_GRANTED):
             raise self.wrong(
                 f"allowlist entry `{entry.command}`: its effects cannot include {risk.label!r}: "
-                f"{_NOT_FOR_AN_ENTRY[risk]}",
+                f"{_NOT_FOR_AN_ENTRY[risk]}. Leave it out",
                 "allowlist",
                 entry.command,
             )
@@ -248,7 +248,7 @@ class _Reader:
             if not re.fullmatch(_VARIABLE, name):
                 key = "pass" if name in table.passed else "set"
                 raise self.wrong(
-                    f"env.{key}: {name!r} is not a variable's name (no patterns here)", "env", key
+                    f"env.{key}: {name!r} is not a variable's name. Write each by its name, without a value or a pattern", "env", key
                 )
         for name in table.passed:
             if name in table.set:

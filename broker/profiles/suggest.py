@@ -14,8 +14,14 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return folded[near[0]] if near else None
 
 
+MOST_KNOWN = 25  # that are named in an error; of the rules that may land there are some 400
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?`, or else a list of what is known, to end an error with."""
     names = list(known)
     near = closest(word, names)
-    return f" Did you mean {near!r}?" if near else f" Known: {', '.join(names)}."
+    if near:
+        return f" Did you mean {near!r}?"
+    more = f" … and {len(names) - MOST_KNOWN} more (docs/classifier-reference.md)" if len(names) > MOST_KNOWN else "."
+    return f" Known: {', '.join(names[:MOST_KNOWN])}{more}"

@@ -185,6 +185,13 @@ def test_a_key_like_no_other_is_answered_with_the_list(folder: Path) -> None:
     assert "Known: description, max_risk" in said
 
 
+def test_of_hundreds_of_known_words_some_are_named_and_where_the_rest_is(folder: Path) -> None:
+    said = wrong(folder, 'land.allow = ["zzzz"]')
+    assert "Known: contents." in said
+    assert said.endswith("more (docs/classifier-reference.md)")
+    assert len(said) < 1500
+
+
 @pytest.mark.parametrize(
     ("body", "meant"),
     [
