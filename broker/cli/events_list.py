@@ -35,14 +35,14 @@ def show_runs(state: Path, *, everything: bool, as_json: bool) -> int:
     colours = Colours(sys.stdout)
     profile_width = max(7, *(len(escape(row["profile"])) for row in rows))
     heading = (
-        f"{'RUN':<20}  {'WHEN (UTC)':<19}  {'PROFILE':<{profile_width}}  {'RESULT':<13}  DENIED  COMMAND"
+        f"{'RUN':<22}  {'WHEN (UTC)':<19}  {'PROFILE':<{profile_width}}  {'RESULT':<13}  DENIED  COMMAND"
     )
     print(colours.paint(heading, "bold"))
     for row in rows:
         result = f"{escape(row['result']):<13}"
         denied = f"{row['denials']:>6}"
         line = (
-            f"{row['run']:<20}  {escape(row['started'][:19]).replace('T', ' '):<19}  "
+            f"{row['run']:<22}  {escape(row['started'][:19]).replace('T', ' '):<19}  "
             f"{escape(row['profile']):<{profile_width}}  "
             f"{colours.paint(result, *_result_style(row['result']))}  "
             f"{colours.paint(denied, 'red') if row['denials'] else denied}  "
