@@ -22,6 +22,7 @@ from broker.task.control_socket import FOLDER, address, open_folder, owner_of
 from broker.values import dataclass
 
 PATIENCE = 2.0  # seconds for an answer; a broker that is stopped gives none
+PATIENCE_OF_AN_ANSWER = 30.0  # a yes takes as long as it takes to look at the files once more: hundreds of MiB at the worst
 DENIALS_SHOWN = 100
 Row = dict[str, Any]
 
@@ -244,13 +245,14 @@ def questions(run: Watched, *, claims: bool = False) -> Row | None:
 
 def answer(run: Watched, approval: int, how: str, *, why: str = "", word: str = "", channel: str = "approvals") -> Row | None:
     """Answer a question. Returns answered, word (it has to be typed, after a pause) or refused (with a reason); None: no answer."""
-    return _answer_of(run, op="answer", approval=approval, how=how, why=why, word=word, channel=channel)
+    asked = {"op": "answer", "approval": approval, "how": how, "why": why, "word": word, "channel": channel}
+    return _answer_of(run, seconds=PATIENCE_OF_AN_ANSWER, **asked)
 
 
-def _answer_of(run: Watched, **request: object) -> Row | None:
+def _answer_of(run: Watched, *, seconds: float = PATIENCE, **request: object) -> Row | None:
     run.answer = None
     run.ask(**request)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while run.answer is None and not run.over and (left := deadline - time.monotonic()) > 0:
         listen([run], left)
     return run.answer

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from broker.errors import HostCannotEnforce
 from broker.task import watching
 from broker.task.control import MOST_DENIALS, MOST_READERS, MOST_REQUEST, MOST_WAITING, Control
 from broker.task.control_socket import FOLDER, control_folder, is_operator_himself, listen, socket_name
-from broker.task.desk import ApprovalDesk
+from broker.task.desk import ApprovalDesk, Given, NotTaken, Taken, WordWanted
 from broker.task.tree import Node, Tree
 
 RUN = "20261130-043055-7f3a"
@@ -390,6 +391,21 @@ def test_only_the_operator_himself_answers_what_a_run_asks(base: Path, run: Run,
         patch.setattr("broker.task.control.is_operator_himself", lambda _connection: False)
         assert watching.answer(one, 1, "once") == {"event": "refused", "reason": "only the user whose run it is can answer"}
     assert watching.answer(one, 1, "once") == {"event": "refused", "reason": "there is no question 1 that waits"}
+
+
+def test_an_answer_that_takes_long_to_be_looked_at_is_waited_for(base: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(ApprovalDesk):
+        def answer(self, name: int, given: Given) -> Taken | WordWanted | NotTaken:
+            over.wait()
+            return Taken(seconds=1.0)
+
+    over = threading.Event()
+    run.control._approvals = Slow()
+    one = connected()
+    monkeypatch.setattr(watching, "PATIENCE", 0.01)
+    threading.Timer(0.2, over.set).start()
+
+    assert (watching.answer(one, 1, "once") or {}).get("event") == "answered"
 
 
 def test_the_operator_himself_is_who_the_kernel_says_has_our_uid(monkeypatch: pytest.MonkeyPatch) -> None:
