@@ -98,14 +98,14 @@ class ProfileInWorkspace(ProfileError):
 
     def __init__(self, path: Path, workspace: Path, home: Path) -> None:
         inside = Path(os.path.realpath(workspace))
+        problem = f"{path} is reached through the workspace {inside}, where the task could change it"
         if any(Path(os.path.realpath(place)).is_relative_to(inside) for place in (home, Path.home())):
             # A home, or more, as workspace: no copy would lie outside it.
+            problem = f"{inside} cannot be a workspace: profiles are in it ({path}), and the task could change them"
             remedy = "Give the task another folder, one that holds no profiles: --workspace DIR"
         elif path.is_dir():
             remedy = f"Run: mkdir -p {quoted(home)}, and move the profiles there"
         else:
             remedy = f"Run: mkdir -p {quoted(home)} && cp {quoted(path)} {quoted(home)}/"
-        super().__init__(
-            f"{path} is reached through the workspace {inside}, where the task could change it. {remedy}"
-        )
+        super().__init__(f"{problem}. {remedy}")
         self.path, self.workspace = path, workspace
