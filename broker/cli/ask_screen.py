@@ -16,7 +16,8 @@ from broker.enforce.attach import terminal_size, write_all
 from broker.enforce.ready import readable
 
 MOST_KEYS = 4096  # bytes read at once
-MOST_BLANK = 1000  # columns
+MOST_BLANK = 1000  # columns that are written over
+MOST_ROWS = 500  # of a screen of which more is not drawn
 _IN_ASCII = {ord("·"): "|", ord("…"): ".."}  # our own signs, no wider than they are taken to be
 
 
@@ -49,7 +50,7 @@ class Screen:
     def size(self) -> tuple[int, int]:
         """Return rows and columns; without end, where lines simply follow one another."""
         rows, columns = terminal_size(self.descriptor)
-        return (10_000 if self._dumb else rows), columns
+        return (10_000 if self._dumb else min(rows, MOST_ROWS)), columns
 
     def take(self) -> None:
         """Have it. What was typed before is thrown away: it is no answer. Raises OSError and termios.error when it is gone."""
