@@ -37,6 +37,7 @@ BURST = 0.02  # seconds within which two bytes are one thing: a paste, or a key 
 TICK = 0.5  # seconds between two looks at what waits, while a question is there
 LATER = 1.0  # seconds until it is looked again whether the terminal is ours
 LONGEST_WORD = 64
+SMALLEST = (4, 20)  # rows and columns of a screen on which there is a yes
 MOST_AT_ONCE = 3  # keys that may come together from somebody who types fast, over a slow connection
 
 CTRL_C_Z_ESC = b"\x03\x1a\x1b"
@@ -211,6 +212,8 @@ class TerminalQuestions:
         assert self._frame is not None
         self._frame.note = ""
         match key.lower():
+            case b"o" | b"s" if self._cannot_be_read():
+                self._frame.note = "The screen is too small to read what is asked. Make it larger, or deny."
             case b"o":
                 self._answer("once")
                 return
@@ -235,6 +238,11 @@ class TerminalQuestions:
                 self._frame.note = "That key is none of these. It may be the beginning of a word, so wait a moment before the next."
                 self._hear_nothing()
         self._draw(again=False)
+
+    def _cannot_be_read(self) -> bool:
+        """Whether the screen is smaller than any question: a program can ask a terminal to shrink."""
+        rows, columns = self._screen.size()
+        return rows < SMALLEST[0] or columns < SMALLEST[1]
 
     def _take_line(self, line: Line, typed: bytes) -> None:
         if self._how and time.monotonic() < self._answers_from:

@@ -354,6 +354,20 @@ def test_a_resize_draws_the_question_again_and_reaches_the_command(broker: Broke
         assert screen.wait() == 0
 
 
+def test_on_a_screen_that_is_too_small_to_read_there_is_no_yes(broker: Broker) -> None:
+    with asking(broker, f"{CURL}; echo code $?") as screen:
+        asked(screen)
+        screen.resize(1, 1)
+        screen.type("o")
+        read()
+        assert rows(broker, "answered") == []
+        screen.resize(24, 80)
+        screen.expect("too small to read")
+        screen.type("d")
+        screen.expect("code 126")
+        assert screen.wait() == 0
+
+
 def test_the_last_seconds_tick(broker: Broker) -> None:
     with asking(broker, CURL, "--ask-timeout", "4s") as screen:
         left = int(screen.expect(r"\((\d) s left\)")[1])
