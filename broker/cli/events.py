@@ -137,8 +137,23 @@ def _print(found: Iterable[Found], paths: list[Path], args: argparse.Namespace) 
             sys.stdout.flush()
         shown += 1
     if not shown and not args.follow:
-        sys.stderr.write(f"No such event in {escape(paths[0].stem) if not several else 'any run'}.\n")
+        sys.stderr.write(f"No such event in {escape(paths[0].stem) if not several else 'any run'}.{_misspelt(args.type)}\n")
     return exit_codes.OK
+
+
+def _misspelt(types: list[str]) -> str:
+    """Return which type was probably meant. Only where nothing was found: a record may have types that we do not know."""
+    from difflib import get_close_matches
+
+    from broker.record import event
+
+    known = [value for name, value in vars(event).items() if name.isupper() and isinstance(value, str) and "." in value]
+    groups = {name.partition(".")[0] for name in known}
+    for wanted in types:
+        if wanted not in groups and not any(name.startswith(wanted) for name in known):
+            near = get_close_matches(wanted, [*known, *sorted(groups)], n=1)
+            return f" There is no type {escape(wanted)}: " + (f"did you mean {near[0]}?" if near else "docs/events.md has them all.")
+    return ""
 
 
 def _printed(found: Iterable[Found], *, several: bool, args: argparse.Namespace) -> Iterator[str]:

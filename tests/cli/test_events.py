@@ -89,6 +89,22 @@ def test_runs_are_listed_newest_first_with_result_and_denials(
     assert oldest.endswith(r"  3  agent 'fix \x1b[2J it'")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("task.deneid", "No such event in 20261130-043055-7f3a. There is no type task.deneid: did you mean task.denied?"),
+        ("qqqq", "No such event in 20261130-043055-7f3a. There is no type qqqq: docs/events.md has them all."),
+        ("landing", "No such event in 20261130-043055-7f3a."),
+        ("plan.waived", "No such event in 20261130-043055-7f3a."),
+    ],
+)
+def test_of_a_type_that_finds_nothing_it_is_said_whether_there_is_such_a_type(
+    run: Path, wanted: str, said: str, capsys: Captured
+) -> None:
+    assert main(["events", "last", "--type", wanted]) == 0
+    assert capsys.readouterr().err == f"{said}\n"
+
+
 def test_no_runs_yet_is_said(state: Path, capsys: Captured) -> None:
     assert main(["events"]) == 0
     assert "No runs yet" in capsys.readouterr().out
