@@ -120,6 +120,7 @@ class Modes:
             + (b"\x1b7" if self.full_screen else b"\x1b[?1049h")  # both keep cursor, colours, signs and origin
             + (b"\x1b%G" if self.utf8 else b"")
             + b"\x1bW\x1b[2l"  # nothing of ours stays when it is erased; no key is locked out
+            + b"\x1b[0 k\x1b[?2501l"  # lines run from left to right (VTE)
             + (_THEIR_OWN_COLOURS if self.recoloured else b"")
             + b"\x1b[?6l\x1b(B\x0f\x1b[m\x1b[?7l\x1b[?25l\x1b[?2026l"
             + (b"\x1b[4l" if self._insert else b"") + off + keys

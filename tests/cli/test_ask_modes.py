@@ -66,6 +66,12 @@ def test_a_hidden_cursor_is_hidden_again_and_a_line_that_ends_at_the_margin_ends
     assert b"\x1b[?7h" not in modes.after()
 
 
+def test_lines_run_from_left_to_right_no_key_is_locked_out_and_nothing_is_protected() -> None:
+    before = after(b"\x1b[2 k\x1b[2h\x1bV").before()
+    for sequence in (b"\x1b[0 k", b"\x1b[2l", b"\x1bW"):
+        assert sequence in before.partition(b"\x1b[2J")[0]
+
+
 def test_a_full_screen_program_stays_on_its_screen() -> None:
     modes = after(b"\x1b[?1049h\x1b[H\x1b[2Jpicture")
     assert modes.full_screen
