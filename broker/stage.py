@@ -253,7 +253,8 @@ def staged(run: Run, plot: Plot) -> Iterator[Stage]:
         task.seen_at, task.send = f"/proc/{sandbox.container.init_pid}/root", sandbox.answer
         if path == event.ROOT and run.approvals is not None:
             task.ask_at(run.approvals)
-            task.starts = confined.starts
+            if sandbox.hello.landlock_abi:
+                task.starts = confined.starts
         if engine.name == "docker":
             task.files_at = f"/proc/{sandbox.container.init_pid}/root"
         facts = network.inspect_network(sandbox.container.init_pid, sandbox.route_socket)
