@@ -35,11 +35,13 @@ class Reporter:
         self._live = live
         self._colours = Colours(sys.stderr)
         self._image = ""
+        self._run = ""  # its id's last part, by which it can be named
         self.terminal: TerminalQuestions | None = None  # what may have the terminal while something is to be said
 
     def started(self, header: Header) -> None:
         """Print what is effective."""
         self._image = header.profile.sandbox.image or "base"
+        self._run = header.run.rpartition("-")[2]
         if self._quiet or self._brief:
             return
         paint = self._colours.paint
@@ -98,10 +100,10 @@ class Reporter:
         """Say that somebody waits for an answer."""
         if self._quiet or not self._live:
             return
-        number, left = row["approval"], row["left"]
+        name, left = f"{self._run}.{row['approval']}", row["left"]
         self._write(
             f"{self._colours.paint('broker', 'bold')}  asks     {row['what']} ({self._colours.risk(row['class'])})\n"
-            f"{MARGIN}         within {left:.0f} s: broker approvals show {number}, approve {number}, or deny {number}\n"
+            f"{MARGIN}         within {left:.0f} s: broker approvals show {name}, approve {name}, or deny {name}\n"
         )
 
     def may_land(self, judged: Judged) -> bool:

@@ -77,6 +77,19 @@ def test_what_is_approved_is_named_with_its_run(broker: Broker) -> None:
         assert finished(broker, running) == b"126\n"
 
 
+def test_what_is_said_of_a_question_on_stderr_names_it_so_that_it_can_be_approved(broker: Broker) -> None:
+    broker.profile("held", **LIMITS)
+    with broker.started("bash", "-c", "curl -s http://a.invalid; echo $?", options=ASK, profile="held", quiet=False) as running:
+        asked(broker, "curl")
+        assert running.process.stderr is not None
+        said = b""
+        while b"approve " not in said:
+            said += running.process.stderr.readline()
+        name = said.partition(b"approve ")[2].partition(b",")[0].decode()
+        assert broker.verb("approvals", "approve", name).returncode == 0
+        assert finished(broker, running) == b"6\n"
+
+
 def test_what_is_denied_does_not_start_and_its_process_reads_why(broker: Broker) -> None:
     with held(broker, "curl -s http://a.invalid; echo $?; curl -s http://a.invalid; echo $?") as running:
         name = asked(broker, "curl")
