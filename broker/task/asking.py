@@ -42,10 +42,10 @@ def hold(task: Task, tool: str, operation: Operation, judged: tuple[Assessment, 
     assert task.approvals is not None
     assert task.send is not None
     send, asked, wait = task.send, held.asked, wire.Answer(request=held.asked.request, allow=False, wait_longer=True)
-    asker, shell = Asker(), tuple[str, ...]()
+    asker, shell, place = Asker(), tuple[str, ...](), task.seen_by(asked.pid)
     if isinstance(asked, wire.ExecAsked):
         asker = Asker(pid=asked.pid, dev=asked.dev, ino=asked.ino, shebang=asked.shebang)
-        shell = task.shells.shell_of(task.seen_at, asked.pid) if task.shells is not None else ()
+        shell = task.shells.shell_of(place, asked.pid) if task.shells is not None else ()
 
     def settle(verdict: Allow | Deny) -> None:
         if isinstance(verdict, Allow):
@@ -54,7 +54,7 @@ def hold(task: Task, tool: str, operation: Operation, judged: tuple[Assessment, 
 
     full = task.approvals.hold(Question(
         number=asked.request, tool=tool, operation=operation, assessment=judged[0], ask=judged[1], settle=settle,
-        wait=lambda: send(wait), look=partial(look, task.seen_at, operation, asker), record=task.record, failed=task.cannot_record,
+        wait=lambda: send(wait), look=partial(look, place, operation, asker), record=task.record, failed=task.cannot_record,
         task=task.path, pid=asked.pid, visible=held.visible, claims=task.claims,
         shell=partial(part_of, shell, getattr(operation, "argv", ()), task.context),
     ))  # fmt: skip

@@ -108,7 +108,7 @@ def look(place: str, operation: Operation, asker: Asker) -> Sight:
     try:
         root = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return NOTHING
+        return Sight(wrong="the process does not let itself be looked at")  # what nobody can look at, nobody agrees to
     try:
         seen = _Seen(root)
         program = _program(seen, operation, asker)

@@ -39,6 +39,7 @@ from broker.record import event
 from broker.record.denials import DenialLog, row_of
 from broker.record.journal import Journal
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation
+from broker.task.place import reach
 from broker.task.tree import Node, Tree
 from broker.values import dataclass
 
@@ -320,7 +321,11 @@ class Task:
 
     def _is_shell(self, asked: wire.ExecAsked) -> bool:
         """Remember a shell's text, where the operator may be asked about what it starts. Says whether it is one."""
-        return self.shells is not None and self.shells.started(self.seen_at, asked.pid, asked.argv)
+        return self.shells is not None and self.shells.started(self.seen_by(asked.pid), asked.pid, asked.argv)
+
+    def seen_by(self, pid: int) -> str:
+        """Where the sandbox's files are found, as this process of it sees them."""
+        return reach(self.seen_at, pid)
 
     def ask_at(self, desk: ApprovalDesk) -> None:
         """Have the operator asked, at this desk, about what an approval could permit."""
@@ -374,7 +379,7 @@ class Task:
             return refuse(verdict if isinstance(verdict, Deny) else nobody_to_ask(touched, verdict))
         from broker.task.asking import Held, hold
 
-        let = partial(self.passes.give_process, self.seen_at, asked.pid, touched.path)
+        let = partial(self.passes.give_process, self.seen_by(asked.pid), asked.pid, touched.path)
         held = Held(asked=asked, allow=wire.Answer(request=asked.request, allow=True), refuse=refuse, approved=let)
         return hold(self, "file", touched, (assessment, verdict), held)
 
@@ -395,7 +400,7 @@ class Task:
     def file_asked(self, asked: wire.FileAsked) -> wire.Answer | None:
         """Answer a change to a path. None: the operator is asked, and the process is held meanwhile."""
         operation = FileChange(action=asked.op.action, path=asked.path, other=asked.other)
-        if self.passes and self.passes.covers(self.seen_at, asked.spawn, asked.pid, operation):
+        if self.passes and self.passes.covers(self.seen_by(asked.pid), asked.spawn, asked.pid, operation):
             return wire.Answer(request=asked.request, allow=True)
         assessment, verdict = self.judge(operation, scope=self._known(asked.scope), at_gate=True, can_wait=True)
         allow = wire.Answer(request=asked.request, allow=True)
