@@ -21,6 +21,7 @@ _PLACED = frozenset((
     "left", "argv", "path", "program", "cwd", "env", "action", "other", "task", "claims", "id", "run", "pid", "by", "files", "shell",
     "diff",
 ))  # fmt: skip
+MOST_WORD = 16  # characters that go to the next line whole
 LABEL = 12  # columns in front of a value
 
 
@@ -113,17 +114,23 @@ def named(key: str, value: object) -> list[str]:
 
 
 def wrapped(line: str, columns: int) -> list[str]:
-    """Break a line of `exact` text at so many columns; what goes on is indented. At least one line.
+    """Break a line of `exact` text at so many columns, behind a space if there is one near; what goes on is indented. At least one line.
 
     Every character beyond ASCII counts as two columns, whatever the terminal makes of it: then none is cut off.
     """
     indent = " " * min(LABEL, columns // 4)
     rows, row, used = [], "", 0
     for char in line:
-        width = 1 if char < "\x7f" else 2
+        width = _width(char)
         if used + width > columns:
-            rows.append(row)
-            row, used = indent, len(indent)
+            behind = row.rfind(" ", max(len(indent) + 1, len(row) - MOST_WORD)) + 1 or len(row)
+            rows.append(row[:behind])
+            row = indent + row[behind:]
+            used = sum(map(_width, row))
         row += char
         used += width
     return [*rows, row]
+
+
+def _width(char: str) -> int:
+    return 1 if char < "\x7f" else 2

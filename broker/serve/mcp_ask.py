@@ -229,6 +229,7 @@ def text_of(row: dict[str, Any]) -> str:
     else:
         lines += [f"{name}: {exact(row[name])}" for name in ("action", "path", "other") if row.get(name)]
         lines += [f"content: {row['content']}"] if "content" in row else []
+    lines += [f"note: {row['note']}"] if "note" in row else []
     if row.get("by"):
         lines.append(f"asked by process {row['pid']}: {', started by '.join(map(exact, row['by']))}")
     return "\n".join([*lines, *_shell(row.get("shell")), *_change(row.get("diff"))])

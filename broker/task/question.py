@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
-from broker.classify.risk import Assessment
+from broker.classify.risk import Assessment, Risk
 from broker.decide.approval import ApprovalHistory, Request, TypedWord, next_prompt
 from broker.decide.verdict import Allow, Ask, Deny
 from broker.decide.wording import describe, escape, shorten
@@ -129,6 +129,8 @@ class Question:
             "reasons": [{"rule": one.rule, "class": one.risk.label, "text": escape(one.text)} for one in self.assessment.reasons],
             "sha256": self.sight.sha256,
         }  # fmt: skip
+        if Risk.NETWORK_EGRESS in self.ask.effects:
+            row["note"] = "an approval opens no network: only what the profile names (gateways, network.hosts) can be reached"
         if self.pid:
             row |= {"pid": self.pid, "by": list(self.sight.above)}
         match self.operation:

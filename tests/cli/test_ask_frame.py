@@ -133,3 +133,8 @@ def test_a_broken_line_loses_nothing(line: str, columns: int) -> None:
     indent = min(12, columns // 4)
     assert first + "".join(part[indent:] for part in more) == line
     assert all(_width(part) <= columns for part in (first, *more))
+
+
+def test_a_line_breaks_behind_a_word_where_one_ends_near() -> None:
+    assert wrapped("  refused   it permits only safe and local_write.", 44) == ["  refused   it permits only safe and ", " " * 11 + "local_write."]
+    assert wrapped("x" * 50, 40) == ["x" * 40, " " * 10 + "x" * 10]

@@ -128,6 +128,15 @@ def test_what_an_approval_could_permit_is_held_and_everything_else_is_answered_m
     assert bench.sent == []
 
 
+def test_a_question_about_the_network_says_that_a_yes_opens_none(bench: Bench) -> None:
+    bench.tool("rm", "x")
+    bench.waits("curl", "x")
+    bench.waits("rm", "-rf", "/w")
+
+    assert bench.shown[0]["note"].startswith("an approval opens no network")
+    assert "note" not in bench.shown[1]
+
+
 def test_an_approval_is_given_to_its_question_once_and_the_guard_keeps_nothing_of_it(bench: Bench) -> None:
     first, second = bench.waits("curl", "http://x"), bench.waits("curl", "http://y")
 
