@@ -24,6 +24,7 @@ images: setup  ## the images that the tests use
 test: setup images  ## the tests, on both engines (`make thorough`: with the long ones)
 	@scripts/need-bubblewrap
 	@scripts/need-toolchains
+	@sync # what was just installed: or the first records wait for all of it to reach the disk
 	BROKER_REQUIRE_ENGINES=1 $(PYTEST) -n 2 --dist loadgroup tests
 
 # The same and what only takes long: whole suites of other frameworks, and on Docker what is not the engine's business.

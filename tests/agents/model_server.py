@@ -297,7 +297,7 @@ def _example(schema: Json) -> Json:
 # How a client's own tools are called, the first that it offers.
 SHELLS: dict[str, Callable[[str], Json]] = {
     "Bash": lambda command: {"command": command, "description": "run it"},
-    "exec_command": lambda command: {"cmd": command},
+    "exec_command": lambda command: {"cmd": command, "yield_time_ms": 30_000},  # or Codex goes on after ten seconds, with no result yet
     "shell_command": lambda command: {"command": command},
     "run_shell_command": lambda command: {"command": command, "description": "run it"},
     "bash": lambda command: {"command": command, "description": "run it"},

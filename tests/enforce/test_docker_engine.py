@@ -428,8 +428,7 @@ def test_nothing_survives_a_broker_that_is_killed_and_its_container_is_swept(
     while client.inspect_container(left)["State"]["Running"]:  # its link is closed, so process 1 ends
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    removed = DockerEngine().sweep()
-    assert [line for line in removed if dead.task in line]
+    DockerEngine().sweep()  # what it says is not looked at: any broker that starts sweeps, and another test's may have been the first
     assert leftovers(dead) == []
     assert alive.run("echo here") == (0, "here\n")
 
