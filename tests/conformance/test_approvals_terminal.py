@@ -49,7 +49,7 @@ def asked(screen: Terminal, what: str = "a.invalid") -> None:
 
 def read() -> None:
     """Take the time to read the question: a key that comes sooner does not count."""
-    time.sleep(UNREAD + 0.2)
+    time.sleep(UNREAD + 1.0)  # on a busy machine broker counts from a later moment than whoever sees the screen
 
 
 def typed(screen: Terminal, text: str, between: float = 0.05) -> None:
