@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import signal
 import sys
 import termios
@@ -24,6 +23,7 @@ from broker.cli.ask_frame import Frame
 from broker.cli.ask_line import Line, Wish
 from broker.cli.ask_screen import Screen
 from broker.enforce.questions import Turn
+from broker.task.control_socket import named_user
 from broker.task.desk import MOST_WHY, Given, NotTaken, Taken, WordWanted
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TerminalQuestions:
         self._screen = Screen(descriptor)
         self.elsewhere: Callable[[dict[str, Any]], None] | None = None
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._who = f"{_user()} (uid {os.getuid()})"
+        self._who = named_user(os.getuid())
         self._frame: Frame | None = None  # of the question that is there
         self._line: Line | None = None  # that is being typed
         self._how = ""  # what the typed word is to give: once or session; '': the line says why not
@@ -293,13 +293,6 @@ class TerminalQuestions:
                 self._desk.answer(row["approval"], Given(how="deny", who=self._who, channel="terminal"))
         self.leave()
         self._next_look = 0.0
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return "?"
 
 
 def at_terminal() -> TerminalQuestions | None:

@@ -349,7 +349,7 @@ def wait_attached(
     watch = _Watch(deadline, Ending(), budget, exceeded)
     try:
         while not process.over:
-            ready = readable([process.changed, wake, signals, *questions.sources], _sooner(watch.timeout(), questions.timeout()))
+            ready = readable([process.changed, wake, signals, *questions.sources], _soonest(watch.timeout(), questions.timeout()))
             if signals in ready:
                 numbers = os.read(signals, 256)
                 _forward(sandbox, process, numbers, watch)
@@ -369,8 +369,8 @@ def wait_attached(
     return watch.ending
 
 
-def _sooner(one: float | None, other: float | None) -> float | None:
-    return min(one, other) if one is not None and other is not None else one if other is None else other
+def _soonest(*seconds: float | None) -> float | None:
+    return min((one for one in seconds if one is not None), default=None)
 
 
 def _stop_together(sandbox: Sandbox, process: Process) -> None:
@@ -437,10 +437,12 @@ def serve_terminal(
     try:
         while not process.over:
             if questions.spoilt():
-                redraw_at = _shrink(stdin, master)
+                # A signal alone (SIGWINCH) would not do: many programs draw nothing when they find the size that they know.
+                _resize(stdin, master, fewer=1)
+                redraw_at = time.monotonic() + REDRAW_SECONDS
             open_now = others if questions.asking else others | streams
             redraw_in = None if redraw_at is None else max(0.0, redraw_at - time.monotonic())
-            ready = readable({*open_now, *questions.sources}, _sooner(_sooner(watch.timeout(), redraw_in), questions.timeout()))
+            ready = readable({*open_now, *questions.sources}, _soonest(watch.timeout(), redraw_in, questions.timeout()))
             if redraw_at is not None and time.monotonic() >= redraw_at:
                 redraw_at = None
                 _resize(stdin, master)
@@ -506,21 +508,11 @@ def _drain_terminal(master: int, stdout: int, budget: OutputBudget) -> None:
         pass
 
 
-def _resize(stdin: int, master: int) -> None:
+def _resize(stdin: int, master: int, *, fewer: int = 0) -> None:
+    """Give the command's terminal the size of ours, or so many rows fewer."""
     rows, columns = terminal_size(stdin)
     with contextlib.suppress(OSError):
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
-def _shrink(stdin: int, master: int) -> float:
-    """Have a full-screen program draw itself again: its terminal is one row smaller, until the time that is returned.
-
-    A signal alone (SIGWINCH) would not do: many programs draw nothing when they find the size that they know.
-    """
-    rows, columns = terminal_size(stdin)
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", max(1, rows - 1), columns, 0, 0))
-    return time.monotonic() + REDRAW_SECONDS
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", max(1, rows - fewer) if fewer else rows, columns, 0, 0))
 
 
 def _suspend(sandbox: Sandbox, process: Process, stdin: int, saved: list[object]) -> None:

@@ -56,6 +56,12 @@ def open_inside(root: int, path: str, flags: int = os.O_PATH | os.O_CLOEXEC) -> 
     return _open(root, path, flags, RESOLVE_IN_ROOT)
 
 
+def path_inside(root: int, descriptor: int) -> str:
+    """Return where something that was opened inside lies there, links followed. Raises OSError."""
+    path, base = (os.readlink(f"/proc/self/fd/{one}") for one in (descriptor, root))
+    return path if base == "/" else path.removeprefix(base)
+
+
 @contextlib.contextmanager
 def file_user(uid: int, gid: int) -> Iterator[None]:
     """Have this thread reach files as another user does, for as long as it lasts (setfsuid(2)). Only root can.

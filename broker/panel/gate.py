@@ -20,7 +20,7 @@ from broker.panel.verdict import Decision, plan_of
 from broker.request.plan import MOST_STEPS, Owner, Step, as_data, steps_of
 from broker.stage import Stage, Watcher
 from broker.supervisor import RunRequest, run
-from broker.task.changes import Judged
+from broker.task.changes import Judged, left_out
 from broker.task.result import Result
 from broker.values import dataclass
 
@@ -51,7 +51,7 @@ class PanelGate:
             count = len(self.decision.findings)
             found = f" with {count} finding{'s' if count != 1 else ''}" if count else ""
             return f"the panel {self.decision.panel} blocked the changes{found}" + (f": {self.decision.reason}" if self.decision.reason else "")
-        left = sum(changes.get("counts", {}).get(kind, 0) for kind in ("withheld", "conflicts"))
+        left = left_out(changes)
         return f"the panel passed changes of which {left} cannot land, so it says nothing about the rest" if left else ""
 
 

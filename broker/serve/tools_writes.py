@@ -11,7 +11,7 @@ import posixpath
 
 from broker.classify.risk import Assessment
 from broker.decide.verdict import Allow, Ask, Deny
-from broker.enforce.beneath import open_inside
+from broker.enforce.beneath import open_inside, path_inside
 from broker.request.operation import FileAction, FileChange
 from broker.serve.tools_inside import Call, Problem, Workplace
 from broker.values import dataclass
@@ -107,7 +107,8 @@ def real_path(root: str, path: str) -> str:
                 rest = posixpath.join(name, rest) if rest else name
                 continue
             try:
-                return posixpath.join(os.readlink(f"/proc/self/fd/{found}"), rest) if rest else os.readlink(f"/proc/self/fd/{found}")
+                lies = path_inside(top, found)
+                return posixpath.join(lies, rest) if rest else lies
             finally:
                 os.close(found)
     finally:

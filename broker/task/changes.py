@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -336,3 +336,9 @@ def as_result(judged: Judged, landed: Iterable[Change], layer: layers.Layer, kep
         "counts": {"landed": len(done), "withheld": len(judged.withheld), "conflicts": len(judged.conflicts)},
         "kept": kept,
     }  # fmt: skip
+
+
+def left_out(changes: Mapping[str, Any]) -> int:
+    """Return how many changes of a result did not land."""
+    counts = changes.get("counts", {})
+    return int(counts.get("withheld", 0) + counts.get("conflicts", 0))

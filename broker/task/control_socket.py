@@ -96,6 +96,11 @@ def is_operator_himself(connection: socket.socket) -> bool:
 def operator_of(connection: socket.socket) -> str:
     """Return who is at the other end, for the record: the kernel noted it."""
     _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return named_user(uid)
+
+
+def named_user(uid: int) -> str:
+    """Return a user as the record has one."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

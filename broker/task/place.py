@@ -29,6 +29,14 @@ def reach(place: str, pid: int) -> str:
     return place
 
 
+def program_of(place: str, pid: int) -> str:
+    """Return which program a process of the sandbox runs: its file's name, no text of the process; '' where that cannot be seen."""
+    try:
+        return os.readlink(f"{place}/proc/{pid}/exe")
+    except OSError:
+        return ""
+
+
 def _outside(first: int, pid: int) -> int:
     """Return the number that a process of a sandbox has for us, by that of process 1 and its own inside; 0: there is none."""
     above: dict[int, int] = {}

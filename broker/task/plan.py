@@ -35,7 +35,7 @@ from broker.enforce.layer_digest import LayerDigest, ReadOnlyDigest
 from broker.errors import BrokerError, JournalError, UsageError
 from broker.record import event
 from broker.request.plan import Invocation, Owner, Step, as_data, check_data, steps_of
-from broker.task.changes import Judged
+from broker.task.changes import Judged, left_out
 
 Record = Callable[..., None]
 WorkspaceDigest = LayerDigest | ReadOnlyDigest
@@ -163,7 +163,7 @@ class PlanGate:
         if self._missing:
             more = f" (and {len(self._missing) - 1} more)" if len(self._missing) > 1 else ""
             return f"the plan is not done: {self._missing[0]}{more}"
-        left = sum(changes.get("counts", {}).get(kind, 0) for kind in ("withheld", "conflicts"))
+        left = left_out(changes)
         return f"the plan was done with changes of which {left} cannot land, so it says nothing about the rest" if left else ""
 
 

@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
-from broker.enforce.beneath import open_inside
+from broker.enforce.beneath import open_inside, path_inside
 from broker.request.operation import Exec, Operation
 from broker.sha256 import sha256
+from broker.task.place import program_of
 from broker.values import dataclass
 
 MOST_PROGRAM = 512 << 20  # bytes of a program; the digest of a larger one is not known
@@ -237,8 +238,7 @@ class _Found:
     @property
     def real(self) -> str:
         """Its path inside, links followed."""
-        path, base = (os.readlink(f"/proc/self/fd/{one}") for one in (self.descriptor, self.root))
-        return path if base == "/" else path.removeprefix(base)
+        return path_inside(self.root, self.descriptor)
 
     def shebang(self) -> str:
         """Return the line that names a script's interpreter; '' for anything else."""
@@ -289,8 +289,10 @@ def _above(place: str, pid: int) -> Iterator[str]:
     for _ in range(MOST_ABOVE):
         if pid <= 1:
             return
+        if not (program := program_of(place, pid)):
+            return
+        yield program
         try:
-            yield os.readlink(f"{place}/proc/{pid}/exe")
             pid = parent_of(place, pid)[0]
         except OSError:
             return

@@ -39,7 +39,7 @@ from broker.record import event
 from broker.record.denials import DenialLog, row_of
 from broker.record.journal import Journal
 from broker.request.operation import Exec, FileAction, FileChange, FileRead, Operation
-from broker.task.place import reach
+from broker.task.place import program_of, reach
 from broker.task.tree import Node, Tree
 from broker.values import dataclass
 
@@ -408,7 +408,7 @@ class Task:
             return allow
 
         def refuse(denial: Deny) -> wire.Answer:
-            self.refuse("file", denial, program=_program_of(self.seen_at, asked.pid))
+            self.refuse("file", denial, program=program_of(self.seen_by(asked.pid), asked.pid))
             return wire.Answer(request=asked.request, allow=False, error=errno.EACCES, note=_note(denial))
 
         if isinstance(verdict, Ask):
@@ -548,14 +548,6 @@ def _nobody_answers(line: CallLine) -> None:
     with contextlib.suppress(CallEnded):
         line.write(b"broker: this task takes no calls\n", stderr=True)
         line.exit(69)
-
-
-def _program_of(seen_at: str, pid: int) -> str:
-    """Return which program a process of the sandbox runs, while the guard holds it; '' where that cannot be seen."""
-    try:
-        return os.readlink(f"{seen_at}/proc/{pid}/exe")
-    except OSError:
-        return ""
 
 
 def _no_way_out(attempt: str) -> Deny:
