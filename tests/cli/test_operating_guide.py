@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli.test_profile_tutorial import BLOCK, commands
+from cli.test_profile_tutorial import executed
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 
@@ -27,21 +26,4 @@ def test_every_command_of_the_guide_does_what_the_page_shows(tmp_path: Path) -> 
         "BROKER_RUNTIME_DIR": str(tmp_path / "runtime"),  # `broker approvals` shows the questions of every run of this user
         **{name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
     }  # fmt: skip
-    ran = 0
-    for language, name, body in BLOCK.findall(PAGE.read_text()):
-        if name:
-            path = home / name.removeprefix("~/") if name.startswith("~/") else project / name
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-            path.write_text(body)
-        elif language == "console":
-            for command, shown in commands(body):
-                done = subprocess.run(
-                    ["bash", "-c", command], cwd=project, env=environment, capture_output=True, text=True, check=False
-                )
-                said = f"$ {command}\n{done.stdout}{done.stderr}"
-                assert done.returncode == 0, said
-                printed = " ".join((done.stdout + done.stderr).split())
-                for line in shown:
-                    assert " ".join(line.split()) in printed, f"{line!r} is not in:\n{said}"
-                ran += 1
-    assert ran > 15
+    assert executed(PAGE, project, environment) > 15

@@ -28,10 +28,17 @@ def test_every_command_of_the_tutorial_does_what_the_page_shows(tmp_path: Path) 
         "LANG": "C.UTF-8",
         **{name: os.environ[name] for name in ("BROKER_RUNTIME_DIR", "TMPDIR") if name in os.environ},
     }
+    assert executed(PAGE, project, environment) > 20
+
+
+def executed(page: Path, project: Path, environment: dict[str, str]) -> int:
+    """Write a page's files, below ~ or in the project, and run its commands there, in order. Returns how many; each did what it shows."""
     ran = 0
-    for language, name, body in BLOCK.findall(PAGE.read_text()):
+    for language, name, body in BLOCK.findall(page.read_text()):
         if name:
-            (project / name).write_text(body)
+            path = Path(environment["HOME"]) / name.removeprefix("~/") if name.startswith("~/") else project / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            path.write_text(body)
         elif language == "console":
             for command, shown in commands(body):
                 done = subprocess.run(
@@ -43,7 +50,7 @@ def test_every_command_of_the_tutorial_does_what_the_page_shows(tmp_path: Path) 
                 for line in shown:
                     assert " ".join(line.split()) in printed, f"{line!r} is not in:\n{said}"
                 ran += 1
-    assert ran > 20
+    return ran
 
 
 def commands(body: str) -> list[tuple[str, list[str]]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,13 @@ def by_somebody(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
 def reachable_for_others(path: Path) -> bool:
     """Whether others may enter every folder on the way."""
     return all(os.stat(folder).st_mode & 0o005 == 0o005 for folder in (path, *path.parents))
+
+
+@contextmanager
+def disk_of(kibibytes: int) -> Iterator[Path]:
+    """A file system of this size. Only root can have one."""
+    place = Path(tempfile.mkdtemp(prefix="small-disk-", dir="/tmp"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k,mode=700", "none", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+    place.rmdir()

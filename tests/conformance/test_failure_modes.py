@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 
 from conformance.driver import Broker, command_of, until
-from conformance.fixtures import as_root
+from conformance.fixtures import as_root, disk_of
 from conformance.test_panel import FINDS, PASS, WAITS, Court
 from conformance.test_plan import ONE_STEP, PRELUDE, kinds, landed, work, written
 
@@ -206,11 +204,8 @@ def test_a_broker_that_is_killed_within_a_further_round_lands_nothing_and_the_ch
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of 256 KiB."""
-    place = Path(tempfile.mkdtemp(prefix="small-disk-", dir="/tmp"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "none", place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
-    place.rmdir()
+    with disk_of(256) as place:
+        yield place
 
 
 @as_root

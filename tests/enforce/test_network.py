@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -52,7 +54,9 @@ def test_our_own_namespace_is_read_alike_by_both_witnesses() -> None:
     assert facts.links == facts.witnessed_links == links_by_proc(os.getpid())
 
 
-def test_an_answer_that_is_not_the_kernels_is_refused() -> None:
+@contextlib.contextmanager
+def lied_to() -> Iterator[socket.socket]:
+    """A socket on which a process, and not the kernel, has said that there is nothing."""
     users = 2  # NETLINK_USERSOCK, where processes may send to one another
     with (
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, users) as asked,
@@ -62,8 +66,12 @@ def test_an_answer_that_is_not_the_kernels_is_refused() -> None:
         liar.bind((0, 0))
         asked.connect(liar.getsockname())
         liar.sendto(struct.pack("=IHHII", 16, 3, 0, 0, 0), asked.getsockname())  # "that was all"
-        with pytest.raises(OSError, match="refused to list"):
-            inspect_network(os.getpid(), asked)
+        yield asked
+
+
+def test_an_answer_that_is_not_the_kernels_is_refused() -> None:
+    with lied_to() as asked, pytest.raises(OSError, match="refused to list"):
+        inspect_network(os.getpid(), asked)
 
 
 def test_attributes_that_break_off_are_no_answer() -> None:

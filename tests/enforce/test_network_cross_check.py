@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from dataclasses import replace
 
-from enforce.test_network import route_socket
+from enforce.test_network import lied_to, route_socket
 
 from broker.enforce.examine import _cross_check
 from broker.enforce.network import inspect_network
@@ -41,18 +39,9 @@ def test_a_link_or_a_route_that_only_one_reader_sees_is_named_with_the_reader() 
 
 
 def test_an_answer_that_is_not_the_kernels_is_no_agreement() -> None:
-    users = 2  # NETLINK_USERSOCK, where processes may send to one another
     with route_socket() as real:
         facts = inspect_network(os.getpid(), real)
-    with (
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, users) as asked,
-        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, users) as liar,
-    ):
-        asked.bind((0, 0))
-        liar.bind((0, 0))
-        asked.connect(liar.getsockname())
-        liar.sendto(struct.pack("=IHHII", 16, 3, 0, 0, 0), asked.getsockname())  # "that was all"
-
+    with lied_to() as asked:
         finding = _cross_check(facts, os.getpid(), asked)
 
     assert not finding.effective

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conformance.driver import Broker
-from conformance.fixtures import as_root
+from conformance.fixtures import as_root, disk_of
 
 pytestmark = as_root
 
@@ -24,11 +22,8 @@ def effects_are_seen_at_once(broker: Broker) -> None:
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """A file system of 64 KiB."""
-    place = Path(tempfile.mkdtemp(prefix="small-disk-", dir="/tmp"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
-    place.rmdir()
+    with disk_of(64) as place:
+        yield place
 
 
 def fill(place: Path, leave: int) -> None:
