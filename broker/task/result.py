@@ -77,8 +77,7 @@ def finished(process: Process | None, ending: Ending, **common: Any) -> Result:
     """Return the result of a command from how its process and its attachment ended."""
     task = common["task"]
     shared = _shared(**common)
-    killed_at_start = ending.ours and process is not None and process.failed is not None and process.failed.error == errno.ECANCELED
-    if process is not None and process.failed is not None and not killed_at_start:
+    if process is not None and process.failed is not None:
         return _not_started(process.failed.error, process.failed.step, shared)
     if ending.timed_out:
         return Result(
